@@ -44,9 +44,8 @@ impl PortOptions {
             "live" => Backend::Live,
             _ => Backend::Packet,
         });
-        let log = Some((|line: &str| notice::say(line)) as fn(&str));
         let (filter, allow) = (self.filter.clone(), self.allow.clone());
-        Ok(EngineOptions { backend, filter, allow, log, ..EngineOptions::default() })
+        Ok(EngineOptions { backend, filter, allow, ..EngineOptions::default() })
     }
 }
 
@@ -54,7 +53,7 @@ impl PortOptions {
 pub fn serve(args: &ServeArgs) -> anyhow::Result<()> {
     let path = args.socket.clone().unwrap_or_else(default_path);
     let group = args.group.as_deref().map(find_group).transpose()?;
-    let mut options = args.ports.engine()?;
+    let options = args.ports.engine()?;
     let signals = Signals::catch()?;
     let Some(process) = args.until_exit else {
         let server = Server::bind(&path, group, options)?;
@@ -64,8 +63,6 @@ pub fn serve(args: &ServeArgs) -> anyhow::Result<()> {
         }
         return Ok(());
     };
-    // The programs print the engine's lines.
-    options.log = None;
     let end = ProcessEnd::of(process)?;
     let server = Server::bind(&path, group, options)?;
     // The caller waits for the process that this ends.

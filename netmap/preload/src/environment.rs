@@ -62,25 +62,37 @@ pub struct ServerAddress {
     pub is_named: bool,
 }
 
+/// Returns the path of the server to look for; None if this process has the engine.
+pub fn server_path() -> Option<PathBuf> {
+    match variable("SLUICE_NETMAP_SERVER").as_deref() {
+        Some("off") => None,
+        Some(path) => Some(path.into()),
+        None if option().is_some() => None,
+        None => Some(shared::default_path()),
+    }
+}
+
 /// Returns the server to look for; None if this process has the engine.
 ///
 /// # Errors
 /// EINVAL: a server is named, beside an option that it does not read.
 pub fn server() -> Result<Option<ServerAddress>, Errno> {
-    let named = variable("SLUICE_NETMAP_SERVER");
-    let option = OPTIONS.into_iter().find(|name| variable(name).is_some());
-    match (named.as_deref(), option) {
-        (Some("off"), _) | (None, Some(_)) => Ok(None),
-        (None, None) => Ok(Some(ServerAddress { path: shared::default_path(), is_named: false })),
-        (Some(path), None) => Ok(Some(ServerAddress { path: path.into(), is_named: true })),
-        (Some(path), Some(option)) => {
-            log::error(format_args!(
-                "open /dev/netmap: {option} has no effect on the server at {path}: unset it, and give the option \
-                 to `sluice netmap serve`"
-            ));
-            Err(Errno::EINVAL)
-        }
+    let Some(path) = server_path() else { return Ok(None) };
+    let is_named = variable("SLUICE_NETMAP_SERVER").is_some();
+    if let (true, Some(option)) = (is_named, option()) {
+        log::error(format_args!(
+            "open /dev/netmap: {option} has no effect on the server at {}: unset it, and give the option to \
+             `sluice netmap serve`",
+            path.display()
+        ));
+        return Err(Errno::EINVAL);
     }
+    Ok(Some(ServerAddress { path, is_named }))
+}
+
+/// Returns a variable that is set, and that a server does not read.
+fn option() -> Option<&'static str> {
+    OPTIONS.into_iter().find(|name| variable(name).is_some())
 }
 
 /// A variable that is set and not empty. Bytes that are not UTF-8 make its value invalid, not absent.

@@ -37,9 +37,15 @@ impl File {
     /// # Errors
     /// The kernel has no memory.
     pub fn new(open: Box<dyn NetmapFile>) -> Result<Self, Errno> {
-        let (open, owner) = (ManuallyDrop::new(open), FileOwner::new()?);
+        let owner = FileOwner::new()?;
         let (refused, was_shared) = Default::default();
-        Ok(Self { open, owner, calls: Calls::default(), refused, was_shared })
+        Ok(Self {
+            open: ManuallyDrop::new(open),
+            owner,
+            calls: Calls::default(),
+            refused,
+            was_shared,
+        })
     }
 
     /// Returns the owner.

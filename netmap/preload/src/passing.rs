@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nix::errno::Errno;
-use sluicegate_netmap::shared::{RemoteFile, server_of};
+use sluicegate_netmap::shared::{RemoteFile, ThreadLock, server_of};
 
 use crate::file::File;
 use crate::standard_streams::Reserved;
@@ -46,7 +46,7 @@ pub fn receive(fd: c_int) {
     // SAFETY: recvmsg(2) has just made the descriptor, which the program does not know yet.
     let socket = unsafe { BorrowedFd::borrow_raw(fd) };
     let Some(path) = server_of(socket) else { return };
-    if !environment::server().is_ok_and(|own| own.is_some_and(|own| is_same(&own.path, &path))) {
+    if !environment::server_path().is_some_and(|own| is_same(&own, &path)) {
         return;
     }
     if let Err(errno) = join(socket) {
@@ -61,24 +61,22 @@ fn is_same(one: &Path, other: &Path) -> bool {
     one == other || identity(one).is_some_and(|it| identity(other) == Some(it))
 }
 
+/// Threads that receive a file at the same time join it once. The sender may let them wait, but not those that open files.
+static JOINS: ThreadLock = ThreadLock::new();
+
 fn join(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     let _call = host::begin()?;
     let _reserved = Reserved::new();
+    let alone = JOINS.lock();
     let handle = match known(socket) {
         Some(handle) => handle,
         None => {
-            // Without the lock, because the sender may let this process wait.
             let own = socket.try_clone_to_owned().map_err(|_| Errno::EMFILE)?;
             let file = File::new(Box::new(RemoteFile::join(own, log::from_engine)?))?;
-            file.note_sharing();
-            // Two threads that receive the same file find one description.
-            let _alone = host::lock();
-            match known(socket) {
-                Some(handle) => handle,
-                None => Handle::new(Object::Netmap(Arc::new(file))).ok_or(Errno::EMFILE)?,
-            }
+            Handle::new(Object::Netmap(Arc::new(file))).ok_or(Errno::EMFILE)?
         }
     };
+    drop(alone);
     let Object::Netmap(file) = &*handle else { return Err(Errno::EBADF) };
     let (fd, mut replaced) = (socket.as_raw_fd(), Ok(()));
     // Closing a socket ends the lock that a request of this process has on it.

@@ -4,7 +4,7 @@
 //! value is read once and checked before it is used.
 #![allow(unsafe_code)]
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -20,6 +20,17 @@ use super::Region;
 pub(super) struct RegionMemory {
     fd: Arc<OwnedFd>,
     map: Mmap,
+}
+
+/// Checks that a memory file has this size, and cannot shrink.
+///
+/// # Errors
+/// EPROTO: it is too short, or can be shortened.
+pub(crate) fn check_size(file: BorrowedFd<'_>, bytes: u64) -> Result<(), Errno> {
+    let seals = fcntl(file, FcntlArg::F_GET_SEALS)?;
+    let is_sealed = SealFlag::from_bits_retain(seals).contains(SealFlag::F_SEAL_SHRINK);
+    let is_long_enough = fstat(file)?.st_size as u64 >= bytes;
+    if is_sealed && is_long_enough { Ok(()) } else { Err(Errno::EPROTO) }
 }
 
 impl RegionMemory {
@@ -38,11 +49,7 @@ impl RegionMemory {
     /// EPROTO: the file is too short, or can be shortened. ENOMEM.
     pub(super) fn map(region: &Region) -> Result<Self, Errno> {
         let bytes = usize::try_from(region.bytes).map_err(|_| Errno::ENOMEM)?;
-        let seals = fcntl(&region.fd, FcntlArg::F_GET_SEALS)?;
-        let is_sealed = SealFlag::from_bits_retain(seals).contains(SealFlag::F_SEAL_SHRINK);
-        if !is_sealed || (fstat(&region.fd)?.st_size as u64) < region.bytes {
-            return Err(Errno::EPROTO);
-        }
+        check_size(region.fd.as_fd(), region.bytes)?;
         let map = Mmap::shared(region.fd.as_fd(), bytes).map_err(|_| Errno::ENOMEM)?;
         Ok(Self { fd: Arc::clone(&region.fd), map })
     }

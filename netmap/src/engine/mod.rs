@@ -49,6 +49,7 @@ use sluicegate::Error;
 
 use control::Control;
 pub use mapped_port::{MappedPort, MappedRing};
+pub(crate) use memory::check_size;
 pub use netmap_file::NetmapFile;
 pub use open_file::OpenFile;
 pub use sleepers::Sleeper;

@@ -30,7 +30,7 @@ pub(super) struct Monitors {
     next: u32,
     /// The slots of a packet whose last slot is still to come.
     begun: Vec<Part>,
-    /// True if this packet has an invalid slot, or too many.
+    /// True if this packet has an invalid slot, too many, or began before they saw it.
     lost: bool,
 }
 

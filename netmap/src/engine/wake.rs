@@ -56,18 +56,14 @@ impl Waker {
     fn wake(&self) {
         // Relaxed: the fence orders the load.
         if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed) {
-            // Release: pairs with `drain`, which reads the event after it.
-            let _ = self.event.write(1);
-            self.written.store(true, Ordering::Release);
+            self.wake_anyway();
         }
     }
-}
 
-impl Waker {
     /// Wakes the thread, whether it sleeps or is about to.
     pub(super) fn wake_anyway(&self) {
         let _ = self.event.write(1);
-        // Release: pairs with `drain`.
+        // Release: pairs with `drain`, which reads the event after it.
         self.written.store(true, Ordering::Release);
     }
 }

@@ -13,13 +13,15 @@
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
 use nix::sys::time::TimeSpec;
 use sluicegate_base::memory::Mmap;
+
+use crate::engine::check_size;
 
 /// Entries of a file, so threads that may use it at one time.
 pub(super) const ENTRIES: usize = 63;
@@ -89,6 +91,8 @@ struct Head {
     asleep: AtomicU32,
     /// 1 if a call has made lines for the user, which the client has not asked for.
     lines: AtomicU32,
+    /// The namespace of the owners' thread numbers.
+    pid_namespace: AtomicU64,
 }
 
 #[repr(C)]
@@ -105,7 +109,7 @@ const _: () = assert!(size_of::<Page>() == 4096);
 pub(super) struct Doorbell {
     memory: OwnedFd,
     map: Mmap,
-    bell: OwnedFd,
+    socket: OwnedFd,
 }
 
 impl Doorbell {
@@ -116,22 +120,19 @@ impl Doorbell {
     pub(super) fn new() -> Result<(Self, OwnedFd), Errno> {
         let (memory, map) = Mmap::memfd(c"sluice-netmap-calls", size_of::<Page>(), false)
             .map_err(|error| error.errno().map_or(Errno::ENOMEM, Errno::from_raw))?;
-        let (bell, end) = bell()?;
-        Ok((Self { memory, map, bell }, end))
+        let (socket, end) = wake_pair()?;
+        Ok((Self { memory, map, socket }, end))
     }
 
     /// Maps the server's doorbell.
     ///
     /// # Errors
-    /// EPROTO: it is too short. The kernel refuses.
-    pub(super) fn open(memory: OwnedFd, bell: OwnedFd) -> Result<Self, Errno> {
-        let bytes = nix::sys::stat::fstat(&memory)?.st_size;
-        if bytes < size_of::<Page>() as i64 {
-            return Err(Errno::EPROTO);
-        }
+    /// EPROTO: it is too short, or can be shortened. The kernel refuses.
+    pub(super) fn open(memory: OwnedFd, socket: OwnedFd) -> Result<Self, Errno> {
+        check_size(memory.as_fd(), size_of::<Page>() as u64)?;
         let map = Mmap::shared(memory.as_fd(), size_of::<Page>());
         let map = map.map_err(|error| super::message::errno(&error))?;
-        Ok(Self { memory, map, bell })
+        Ok(Self { memory, map, socket })
     }
 
     /// Returns the memory file.
@@ -139,13 +140,13 @@ impl Doorbell {
         self.memory.as_fd()
     }
 
-    /// Returns this side's socket: the server's is readable when a client has rung.
-    pub(super) fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+    /// Returns this side's socket: the server's is readable when a client has woken it.
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 
     fn page(&self) -> &Page {
-        // SAFETY: the mapping has a page: `new` makes it and `open` checks it, and the file is sealed against shrinking.
+        // SAFETY: the mapping has a page: `new` makes it, and `open` checks it and that the file cannot shrink.
         // It stays as long as `self`, and has only atomics, for which any bytes are valid; both sides access it as such.
         unsafe { self.map.base().cast().as_ref() }
     }
@@ -153,29 +154,37 @@ impl Doorbell {
 
 /// The client's side.
 impl Doorbell {
-    /// Claims an entry for a thread: its own, a free one, or one whose owner `has_exited`.
+    /// Sets the PID namespace of the threads, before the file is shared.
+    pub(super) fn set_pid_namespace(&self, inode: u64) {
+        self.page().head.pid_namespace.store(inode, Ordering::Relaxed);
+    }
+
+    /// Returns the PID namespace of the threads.
+    #[inline]
+    pub(super) fn pid_namespace(&self) -> u64 {
+        self.page().head.pid_namespace.load(Ordering::Relaxed)
+    }
+
+    /// Claims an entry for a thread that is in no call: its own, a free one, or one whose owner `has_exited`. None if
+    /// there is none, or if a call of a killed thread with the same number is not answered yet.
     pub(super) fn claim(&self, thread: u32, has_exited: impl Fn(u32) -> bool) -> Option<usize> {
         let entries = &self.page().entries;
         let owner = |it: &Entry| it.owner.load(Ordering::Relaxed);
-        if let Some(own) = entries.iter().position(|it| owner(it) == thread) {
-            return Some(own);
+        let is_answered = |it: &Entry| matches!(it.state.load(Ordering::Relaxed), IDLE | ANSWERED);
+        let own = entries.iter().position(|it| owner(it) == thread);
+        let claimed = match own {
+            Some(own) => is_answered(&entries[own]).then_some(own),
+            None => entries.iter().position(|entry| {
+                let owner = owner(entry);
+                (owner == 0 || has_exited(owner) && is_answered(entry))
+                    // AcqRel: what the previous owner did to the entry is done.
+                    && entry.owner.compare_exchange(owner, thread, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            }),
+        };
+        if let Some(claimed) = claimed {
+            entries[claimed].state.store(IDLE, Ordering::Relaxed);
         }
-        entries.iter().position(|entry| {
-            let owner = owner(entry);
-            let is_answered = || matches!(entry.state.load(Ordering::Relaxed), IDLE | ANSWERED);
-            let is_claimed = (owner == 0 || has_exited(owner) && is_answered())
-                // AcqRel: what the previous owner did to the entry is done.
-                && entry.owner.compare_exchange(owner, thread, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-            if is_claimed {
-                entry.state.store(IDLE, Ordering::Relaxed);
-            }
-            is_claimed
-        })
-    }
-
-    /// Returns true if a call of this entry is in progress.
-    pub(super) fn is_busy(&self, entry: usize) -> bool {
-        self.page().entries[entry].state.load(Ordering::Relaxed) != IDLE
+        claimed
     }
 
     /// Returns true once if calls have made lines for the user.
@@ -200,9 +209,7 @@ impl Doorbell {
     ) -> Result<u32, Errno> {
         let page = self.page();
         let it = &page.entries[entry];
-        // First: a signal handler that interrupts this call sees that the entry is busy.
         it.state.store(ASKED, Ordering::Relaxed);
-        compiler_fence(Ordering::SeqCst);
         it.operation.store(operation.encode(), Ordering::Relaxed);
         // SeqCst: pairs with `announce_sleep`. The server sees the bit, or this side sees that it sleeps. Also Release:
         // publishes the entry, and what the program has written into the rings.
@@ -210,7 +217,7 @@ impl Doorbell {
         if page.head.asleep.load(Ordering::SeqCst) == 1
             && page.head.asleep.swap(0, Ordering::SeqCst) == 1
         {
-            ring(&self.bell);
+            wake(&self.socket);
         }
         let has_answered = || {
             (0..spins).any(|_| {
@@ -229,14 +236,13 @@ impl Doorbell {
                 break;
             }
             // Another process that was to wake the server may have exited before it did.
-            ring(&self.bell);
+            wake(&self.socket);
             if !lives() {
                 it.state.store(IDLE, Ordering::Relaxed);
                 return Err(Errno::ENXIO);
             }
         }
         let answer = it.answer.load(Ordering::Relaxed);
-        compiler_fence(Ordering::SeqCst);
         it.state.store(IDLE, Ordering::Relaxed);
         Ok(answer)
     }
@@ -293,27 +299,47 @@ impl Doorbell {
     /// Ends the server's sleep.
     pub(super) fn end_sleep(&self) {
         self.page().head.asleep.store(0, Ordering::Relaxed);
-        hush(&self.bell);
+        drain(&self.socket);
     }
 }
 
-/// Makes the pair of sockets of a wake-up.
+/// Makes the pair of sockets of a wake-up: the server's, and the client's.
 ///
 /// # Errors
 /// EMFILE.
-pub(super) fn bell() -> Result<(OwnedFd, OwnedFd), Errno> {
-    socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)
+pub(super) fn wake_pair() -> Result<(OwnedFd, OwnedFd), Errno> {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let (own, client) = socketpair(AddressFamily::Unix, SockType::Stream, None, flags)?;
+    refuse_files(&own);
+    Ok((own, client))
 }
 
 /// Wakes the other side of a pair. Never waits, and raises no SIGPIPE.
-pub(super) fn ring(bell: &OwnedFd) {
+pub(super) fn wake(socket: &OwnedFd) {
     // A full buffer wakes it as well, and the end of the other side shows elsewhere.
-    let _ = send(bell.as_raw_fd(), &[1], MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT);
+    let _ = send(socket.as_raw_fd(), &[1], MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT);
 }
 
 /// Reads earlier wake-ups. Never waits.
-pub(super) fn hush(bell: &OwnedFd) {
-    let _ = recv(bell.as_raw_fd(), &mut [0; 64], MsgFlags::MSG_DONTWAIT);
+pub(super) fn drain(socket: &OwnedFd) {
+    let _ = recv(socket.as_raw_fd(), &mut [0; 64], MsgFlags::MSG_DONTWAIT);
+}
+
+/// Makes the kernel refuse descriptors that a client sends: closing one may take long. Linux 6.16; before, only the
+/// thread of that client waits.
+pub(super) fn refuse_files(socket: &OwnedFd) {
+    const SO_PASSRIGHTS: i32 = 83;
+    let off = 0i32;
+    // SAFETY: the option's value is an int, which lives as long as the call.
+    unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PASSRIGHTS,
+            (&raw const off).cast(),
+            size_of::<i32>() as u32,
+        );
+    }
 }
 
 /// Sleeps until the word changes or the time is over; both processes share it.

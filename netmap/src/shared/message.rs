@@ -30,9 +30,9 @@ use sluicegate_base::socket_file::files_in_message;
 use crate::abi::PortName;
 
 /// The version of messages and doorbell: client and server have the same.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
-/// The maximum of a message.
+/// The maximum size of a message in bytes.
 const MAX_BYTES: usize = 16 << 10;
 /// Files that come with a message, at most.
 const MAX_FILES: usize = 2;
@@ -58,6 +58,8 @@ pub(super) const REGION: u32 = 0x1_0006;
 pub(super) struct Message {
     /// The type of a request; the errno of an answer, 0 for success; the server's [`VERSION`] in a hello.
     pub(super) number: u32,
+    /// A request's, which its answer repeats: a process may be killed before it has read an answer.
+    pub(super) tag: u64,
     pub(super) port: PortName,
     /// A request's body, or its answer; the server's network namespace in a hello; its [`VERSION`] in the answer to
     /// [`JOIN`].
@@ -70,7 +72,7 @@ pub(super) struct Message {
 pub(super) type Received = Result<Option<(Message, Vec<OwnedFd>)>, Errno>;
 
 const NAME_BYTES: usize = 64;
-const HEADER_BYTES: usize = 8 + NAME_BYTES;
+const HEADER_BYTES: usize = 16 + NAME_BYTES;
 
 impl Message {
     /// The server's first message.
@@ -82,6 +84,7 @@ impl Message {
         let mut bytes = Vec::with_capacity(HEADER_BYTES + self.body.len() + self.text.len());
         bytes.extend(self.number.to_ne_bytes());
         bytes.extend((self.body.len() as u32).to_ne_bytes());
+        bytes.extend(self.tag.to_ne_bytes());
         bytes.extend(self.port.to_bytes::<NAME_BYTES>());
         bytes.extend(&self.body);
         bytes.extend(self.text.as_bytes());
@@ -95,7 +98,8 @@ impl Message {
         let (body, text) = rest.split_at_checked(usize::try_from(word(4)?).ok()?)?;
         Some(Self {
             number: word(0)?,
-            port: PortName::from_bytes(&header[8..]),
+            tag: header[8..16].try_into().map(u64::from_ne_bytes).ok()?,
+            port: PortName::from_bytes(&header[16..]),
             body: body.to_vec(),
             text: String::from_utf8_lossy(text).into_owned(),
         })
@@ -128,14 +132,15 @@ pub(super) fn send(
 /// Receives a message, and its files if `takes_files`; otherwise the kernel closes them. None at the end.
 ///
 /// # Errors
-/// EPROTO: it is no message. EMFILE: a file was lost, because the limit of open files is reached. Those of recvmsg(2).
+/// EAGAIN: none has come. EPROTO: it is no message. EMFILE: a file was lost, because the limit of open files is reached.
+/// Those of recvmsg(2).
 pub(super) fn receive(socket: &impl AsFd, takes_files: bool) -> Received {
     let mut bytes = [0; MAX_BYTES];
     let mut space = cmsg_space!([RawFd; MAX_FILES]);
     let (length, flags) = loop {
         let mut pieces = [IoSliceMut::new(&mut bytes)];
         let control = takes_files.then_some(&mut space[..]);
-        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+        let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT;
         let socket = socket.as_fd().as_raw_fd();
         match recvmsg::<UnixAddr>(socket, &mut pieces, control, flags) {
             Err(Errno::EINTR) => {}
@@ -184,6 +189,7 @@ mod tests {
     fn a_message_is_read_as_it_was_written_and_others_are_refused() {
         let message = Message {
             number: 7,
+            tag: 1 << 40,
             port: "vale0:a".into(),
             body: vec![1, 2, 3],
             text: "a line\nand another".into(),

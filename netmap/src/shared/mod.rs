@@ -16,13 +16,17 @@
 //!   thread of its own file; its requests wait for each other, as in netmap.
 
 mod client;
+mod connection;
 mod doorbell;
 mod message;
 mod open_files;
 mod process_end;
+mod request_lock;
 mod server;
 mod session;
 
-pub use client::{RemoteFile, forget_thread, list, server_of};
+pub use client::{RemoteFile, forget_thread};
+pub use connection::{list, server_of};
 pub use process_end::ProcessEnd;
+pub use request_lock::ThreadLock;
 pub use server::{Server, default_path};

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::thread;
 
 use nix::errno::Errno;
@@ -16,6 +16,7 @@ use nix::unistd::{Gid, fchownat};
 use sluicegate::Error;
 use sluicegate_base::socket_file::SocketFile;
 
+use super::doorbell::refuse_files;
 use super::message::{Message, send};
 use super::open_files::OpenFiles;
 use super::session::{self, Session};
@@ -32,16 +33,6 @@ pub fn default_path() -> PathBuf {
     "/run/sluice/netmap.sock".into()
 }
 
-/// Prints the engine's lines for the server's own user, too.
-static LOG: OnceLock<fn(&str)> = OnceLock::new();
-
-fn log(line: &str) {
-    session::keep_line(line);
-    if let Some(log) = LOG.get() {
-        log(line);
-    }
-}
-
 /// An engine that programs share, and the socket where it listens.
 #[derive(Debug)]
 pub struct Server {
@@ -52,7 +43,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens at a path, for processes of this user and of `group`.
+    /// Listens at a path, for processes of this user and of `group`. The engine's lines go to the programs that cause
+    /// them, in place of `options.log`.
     ///
     /// # Errors
     /// Another server listens there, or a permission is missing.
@@ -62,10 +54,7 @@ impl Server {
             std::path::absolute(path).map_err(|error| Error::path("listen at", path, error))?;
         let (listener, file) = listen(&path, group)?;
         raise_file_limit();
-        if let Some(own) = options.log {
-            LOG.get_or_init(|| own);
-        }
-        let engine = Engine::new(EngineOptions { log: Some(log), ..options });
+        let engine = Engine::new(EngineOptions { log: Some(session::keep_line), ..options });
         Ok(Self { engine, listener, _file: file, files: Arc::default() })
     }
 
@@ -180,22 +169,4 @@ fn raise_file_limit() {
 fn owned(fd: i32) -> OwnedFd {
     // SAFETY: accept4(2) has just made the descriptor for this process.
     unsafe { OwnedFd::from_raw_fd(fd) }
-}
-
-/// Makes the kernel refuse descriptors that a client sends: closing one may take long. Linux 6.16; before, only the
-/// thread of that client waits.
-#[allow(unsafe_code)]
-fn refuse_files(client: &OwnedFd) {
-    const SO_PASSRIGHTS: i32 = 83;
-    let off = 0i32;
-    // SAFETY: the option's value is an int, which lives as long as the call.
-    unsafe {
-        libc::setsockopt(
-            client.as_raw_fd(),
-            libc::SOL_SOCKET,
-            SO_PASSRIGHTS,
-            (&raw const off).cast(),
-            size_of::<i32>() as u32,
-        );
-    }
 }

@@ -13,7 +13,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{setsockopt, sockopt};
 
-use super::doorbell::{Doorbell, ENTRIES, NO_LIMIT, Operation, bell, ring};
+use super::doorbell::{Doorbell, ENTRIES, NO_LIMIT, Operation, wake, wake_pair};
 use super::message::{
     self, CLOSE, JOIN, LIST, Message, REGION, VERSION, WAKER, errno, receive, send,
 };
@@ -50,7 +50,7 @@ pub(super) struct Session {
     socket: Arc<OwnedFd>,
     doorbell: Doorbell,
     /// The client's socket of the doorbell, for other processes that join.
-    bell: Arc<OwnedFd>,
+    doorbell_client: Arc<OwnedFd>,
     /// The file, and its place in the list of all; None after it is closed.
     open: Option<(OpenFile, OpenFileEntry)>,
     sleepers: Vec<EntrySleeper>,
@@ -61,9 +61,9 @@ pub(super) struct Session {
 #[derive(Default)]
 struct EntrySleeper {
     key: Sleeper,
-    /// The pair of sockets that wakes it: the client's, which is kept for others that have this entry later, and the
-    /// server's.
-    bell: Option<(OwnedFd, OwnedFd)>,
+    /// The pair of sockets that wakes it: the server's, and the client's, which is kept for others that have this entry
+    /// later.
+    pair: Option<(OwnedFd, OwnedFd)>,
     /// While it sleeps, or is about to: its wake-up events.
     armed: Option<WaitSources>,
 }
@@ -78,15 +78,15 @@ impl Session {
         socket: Arc<OwnedFd>,
         entry: OpenFileEntry,
     ) -> Result<Self, Errno> {
-        let (doorbell, bell) = Doorbell::new()?;
+        let (doorbell, client) = Doorbell::new()?;
         setsockopt(&socket, sockopt::SndBuf, &UNREAD_BYTES)?;
-        send(&socket, &Message::hello(), &[doorbell.memory(), bell.as_fd()])?;
+        send(&socket, &Message::hello(), &[doorbell.memory(), client.as_fd()])?;
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Self {
             engine: Arc::clone(engine),
             socket,
             doorbell,
-            bell: Arc::new(bell),
+            doorbell_client: Arc::new(client),
             open: Some((engine.open(), entry)),
             sleepers: (0..ENTRIES).map(|_| EntrySleeper::default()).collect(),
             spins: if cpus > 1 { SPINS } else { 0 },
@@ -106,7 +106,7 @@ impl Session {
                     idle = 0;
                     if self.doorbell.announce_sleep() {
                         busy = 0;
-                        let goes_on = self.look(PollTimeout::NONE);
+                        let goes_on = self.wait_for_events(PollTimeout::NONE);
                         self.doorbell.end_sleep();
                         if !goes_on {
                             return;
@@ -119,7 +119,7 @@ impl Session {
                     self.answer_calls(asked);
                     if busy == BUSY_ROUNDS {
                         busy = 0;
-                        if !self.look(PollTimeout::ZERO) {
+                        if !self.wait_for_events(PollTimeout::ZERO) {
                             return;
                         }
                     }
@@ -170,7 +170,7 @@ impl Session {
 
     /// Waits for a call, a request or an event; wakes the threads whose events have come, and answers a request. Returns
     /// false if the client has exited.
-    fn look(&mut self, timeout: PollTimeout) -> bool {
+    fn wait_for_events(&mut self, timeout: PollTimeout) -> bool {
         let armed = || self.sleepers.iter().filter_map(|it| it.armed.as_ref());
         let mut wanted = BTreeMap::new();
         for &(fd, events) in armed().flat_map(|it| &it.descriptors) {
@@ -178,7 +178,7 @@ impl Session {
         }
         let all = WaitSources { descriptors: wanted.into_iter().collect(), longest: None };
         let mut list = vec![
-            PollFd::new(self.doorbell.bell(), PollFlags::POLLIN),
+            PollFd::new(self.doorbell.socket(), PollFlags::POLLIN),
             PollFd::new(self.socket.as_fd(), PollFlags::POLLIN),
         ];
         list.extend(all.polled());
@@ -196,8 +196,8 @@ impl Session {
         for sleeper in &mut self.sleepers {
             if sleeper.armed.as_ref().is_some_and(is_ready) {
                 sleeper.armed = None;
-                if let Some((_, bell)) = &sleeper.bell {
-                    ring(bell);
+                if let Some((own, _)) = &sleeper.pair {
+                    wake(own);
                 }
             }
         }
@@ -206,7 +206,11 @@ impl Session {
     /// Answers a request. Returns false at the end of the client.
     fn answer_request(&mut self) -> bool {
         // Files that a client sends are refused or closed.
-        let Ok(Some((mut message, _))) = receive(&self.socket, false) else { return false };
+        let mut message = match receive(&*self.socket, false) {
+            Ok(Some((message, _))) => message,
+            Err(Errno::EAGAIN) => return true,
+            _ => return false,
+        };
         let mut files = Vec::new();
         let result = self.request(&mut message, &mut files);
         message.number = result.map_or_else(|errno| errno as u32, |()| 0);
@@ -234,7 +238,7 @@ impl Session {
                 message.body = VERSION.to_ne_bytes().to_vec();
                 let memory = self.doorbell.memory().try_clone_to_owned();
                 files.push(Arc::new(memory.map_err(|_| Errno::EMFILE)?));
-                files.push(Arc::clone(&self.bell));
+                files.push(Arc::clone(&self.doorbell_client));
             }
             REGION => {
                 let region = open.region()?;
@@ -274,11 +278,11 @@ impl Session {
     fn waker(&mut self, body: &[u8]) -> Result<OwnedFd, Errno> {
         let entry = body.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes) as usize);
         let sleeper = entry.and_then(|entry| self.sleepers.get_mut(entry)).ok_or(Errno::EINVAL)?;
-        let (end, _) = match &mut sleeper.bell {
-            Some(bell) => bell,
-            missing => missing.insert(bell()?),
+        let (_, client) = match &mut sleeper.pair {
+            Some(pair) => pair,
+            missing => missing.insert(wake_pair()?),
         };
-        end.try_clone().map_err(|_| Errno::EMFILE)
+        client.try_clone().map_err(|_| Errno::EMFILE)
     }
 }
 

@@ -16,6 +16,7 @@ use nix::sys::socket::{
 };
 use sluicegate_base::memory::Mmap;
 use sluicegate_base::socket_file::files_in_message;
+use sluicegate_netmap::abi::Request;
 use sluicegate_netmap::abi::bodies::{Register, register_flags};
 use sluicegate_netmap::shared::{RemoteFile, list};
 
@@ -23,6 +24,12 @@ use crate::engine;
 use crate::host::Host;
 use crate::hostile::Random;
 use crate::program::{Program, TIMEOUT, all, frame};
+
+/// The requests for a list of ports, and for the region.
+const LIST: u32 = 0x1_0003;
+const REGION: u32 = 0x1_0006;
+/// A message's number, the size of its body, its tag, and a port's name.
+const HEADER_BYTES: usize = 4 + 4 + 8 + 64;
 
 fn dial(host: &Host) -> OwnedFd {
     let flags = SockFlag::SOCK_CLOEXEC;
@@ -97,7 +104,7 @@ fn a_path_without_a_server_and_a_server_of_another_version() {
             let opened = scope.spawn(|| RemoteFile::open(&path, false, log).map(drop));
             let client = accept(other.as_raw_fd()).unwrap();
             if let Some(number) = hello {
-                let mut bytes = vec![0; 72];
+                let mut bytes = vec![0; HEADER_BYTES];
                 bytes[..4].copy_from_slice(&number.to_ne_bytes());
                 send(client, &bytes, MsgFlags::empty()).unwrap();
             }
@@ -139,7 +146,7 @@ fn threads_make_requests_and_calls_of_one_file_at_the_same_time() {
             scope.spawn(|| {
                 for _ in 0..200 {
                     let mut name = "vale1:a".into();
-                    let mut info = sluicegate_netmap::abi::Request::PortInfo(Default::default());
+                    let mut info = Request::PortInfo(Default::default());
                     file.request(&mut name, &mut info).unwrap();
                     file.txsync().unwrap();
                     assert_eq!(file.poll(PollFlags::POLLIN), PollFlags::empty());
@@ -170,6 +177,24 @@ fn a_port_is_free_once_its_last_process_has_exited() {
         assert_eq!(registered, Ok(()), "round {round}");
         // Only the socket is closed, as at the end of a process.
         file.leave();
+    }
+}
+
+#[test]
+fn an_answer_that_a_killed_process_did_not_read_is_no_other_request_s() {
+    let host = engine();
+    let file = host.open();
+    file.register(&"vale1:a".into(), &mut all()).unwrap();
+    let region = file.region().unwrap().bytes;
+    let joined = file.connection().unwrap().try_clone_to_owned().unwrap();
+    for number in [REGION, LIST] {
+        let mut message = [0; HEADER_BYTES];
+        message[..4].copy_from_slice(&number.to_ne_bytes());
+        send(joined.as_raw_fd(), &message, MsgFlags::empty()).unwrap();
+        let mut info = Request::PortInfo(Default::default());
+        file.request(&mut "vale1:a".into(), &mut info).unwrap();
+        let Request::PortInfo(info) = info else { unreachable!() };
+        assert_eq!(info.memsize, region);
     }
 }
 
@@ -235,13 +260,14 @@ fn wild_client(host: &Host, random: &mut Random) {
             [1, 3, 5, 8, 0x1_0001, 0x1_0002, 0x1_0003, 0x1_0005, 0x1_0006, random.next() as u32];
         let number = numbers[random.next() as usize
             % (numbers.len() - usize::from(!random.next().is_multiple_of(4)))];
-        let mut message = vec![0; 72 + random.next() as usize % 64];
+        let mut message = vec![0; HEADER_BYTES + random.next() as usize % 64];
         message[..4].copy_from_slice(&number.to_ne_bytes());
-        let body = (message.len() - 72) as u32 + u32::from(random.next().is_multiple_of(8));
+        let body =
+            (message.len() - HEADER_BYTES) as u32 + u32::from(random.next().is_multiple_of(8));
         message[4..8].copy_from_slice(&body.to_ne_bytes());
-        message[8..14].copy_from_slice(b"vale7:");
-        message[14] = b'a' + (random.next() % 4) as u8;
-        message[72..]
+        message[16..22].copy_from_slice(b"vale7:");
+        message[22] = b'a' + (random.next() % 4) as u8;
+        message[HEADER_BYTES..]
             .fill_with(|| if random.next().is_multiple_of(2) { 0 } else { random.next() as u8 });
         let (fds, pieces) = ([files[1].as_raw_fd()], [IoSlice::new(&message)]);
         let rights = [ControlMessage::ScmRights(&fds)];

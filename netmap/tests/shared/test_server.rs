@@ -20,8 +20,6 @@ pub struct TestServer {
 impl TestServer {
     pub fn new(options: EngineOptions) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        // Its own lines are those that the clients log.
-        let options = EngineOptions { log: None, ..options };
         let server = Server::bind(&folder.path().join("socket"), None, options);
         let (server, (end, keep)) = (server.unwrap(), pipe().unwrap());
         let serve = move || server.serve(&[end.as_fd()], |error| panic!("{error}")).unwrap();

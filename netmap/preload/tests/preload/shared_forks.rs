@@ -1,5 +1,8 @@
 //! Forks of a program whose ports a server has: parent and child both go on with them.
 
+use nix::errno::Errno;
+use nix::sched::{CloneFlags, unshare};
+
 use crate::forks::{ends_well, in_child};
 use crate::port::{Port, frame};
 use crate::program::is_preloaded_with_server;
@@ -59,4 +62,20 @@ fn a_child_goes_on_after_its_parent_has_closed_the_port() {
     drop((one.file, two.file));
     nix::unistd::write(&close, b"x").unwrap();
     ends_well(child);
+}
+
+#[test]
+fn a_child_in_another_pid_namespace_has_an_error_and_the_parent_goes_on() {
+    let test = "shared_forks::a_child_in_another_pid_namespace_has_an_error_and_the_parent_goes_on";
+    if !is_preloaded_with_server(test) {
+        return;
+    }
+    let [one, two] = ["vale1:a", "vale1:b"].map(Port::register);
+    if unshare(CloneFlags::CLONE_NEWPID).is_err() {
+        eprintln!("skipped: needs CAP_SYS_ADMIN; get it by sudo");
+        return;
+    }
+    // Its thread number may be one of the parent's.
+    ends_well(in_child(|| one.rxsync() == Err(Errno::EXDEV) && one.txsync() == Err(Errno::EXDEV)));
+    assert!(passes(&one, &two, 1));
 }

@@ -114,7 +114,7 @@ impl Card {
             Ok(true) => {
                 options.say(format_args!(
                     "{name} carries this host's default route, and netmap takes all its packets: give --filter \
-                     'udp port 9' or --allow {name} to `sluice netmap run` or `serve`, whichever has the port"
+                     'udp port 9' or --allow {name} to `sluice netmap run` or `serve`, whichever opens it"
                 ));
                 Err(Errno::EPERM)
             }
