@@ -16,30 +16,34 @@ const MAX_MESSAGES: c_uint = 1024;
 const HEADER: usize = size_of::<cmsghdr>();
 const UNIT: usize = size_of::<usize>();
 
-/// Returns pointers to the descriptors in a message; they may be unaligned.
+/// Returns pointers to the descriptors in a message; they may be unaligned. Allocates no memory, because recvmsg may be
+/// called in a signal handler.
 ///
 /// # Safety
-/// The message has its control data.
-unsafe fn descriptors(message: &msghdr) -> Vec<*mut c_int> {
+/// The message has its control data, as long as the answer is used.
+unsafe fn descriptors(message: &msghdr) -> impl Iterator<Item = *mut c_int> + use<> {
     let (data, bytes) = (message.msg_control.cast::<u8>(), message.msg_controllen);
-    let (mut found, mut at) = (Vec::new(), 0);
-    while !data.is_null() && at + HEADER <= bytes {
+    let mut at = 0_usize;
+    let headers = std::iter::from_fn(move || {
+        let left = bytes.saturating_sub(at);
+        if data.is_null() || left < HEADER {
+            return None;
+        }
         // SAFETY: the header lies in the control data, and may be unaligned.
         let header = unsafe { data.add(at).cast::<cmsghdr>().read_unaligned() };
-        // As the kernel, it stops at a length that is too short, and counts what lies in the data.
-        if header.cmsg_len < HEADER {
-            break;
+        let length = header.cmsg_len;
+        // The kernel refuses to send such a message, and receives none.
+        if length < HEADER || length > left {
+            return None;
         }
-        let end = at.saturating_add(header.cmsg_len).min(bytes);
-        if (header.cmsg_level, header.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
-            let numbers = (at + HEADER..end).step_by(size_of::<c_int>());
-            let whole = numbers.filter(|number| number + size_of::<c_int>() <= end);
-            // SAFETY: each lies in the control data.
-            found.extend(whole.map(|number| unsafe { data.add(number).cast::<c_int>() }));
-        }
-        at = at.saturating_add(header.cmsg_len.saturating_add(UNIT - 1) / UNIT * UNIT);
-    }
-    found
+        let has_descriptors =
+            (header.cmsg_level, header.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS);
+        let count = if has_descriptors { (length - HEADER) / size_of::<c_int>() } else { 0 };
+        let first = data.wrapping_add(at + HEADER).cast::<c_int>();
+        at = at.saturating_add(length.div_ceil(UNIT).saturating_mul(UNIT));
+        Some((0..count).map(move |number| first.wrapping_add(number)))
+    });
+    headers.flatten()
 }
 
 /// Returns true if a message has a descriptor of a netmap file.
@@ -51,8 +55,8 @@ unsafe fn has_ours(message: *const msghdr) -> bool {
     unsafe {
         !table::is_empty()
             && message.as_ref().is_some_and(|message| {
-                let is_ours = |at: &*mut c_int| table::netmap(at.read_unaligned()).is_some();
-                message.msg_controllen > 0 && descriptors(message).iter().any(is_ours)
+                let is_ours = |at: *mut c_int| table::netmap(at.read_unaligned()).is_some();
+                message.msg_controllen > 0 && descriptors(message).any(is_ours)
             })
     }
 }
@@ -164,7 +168,7 @@ unsafe fn receive(message: &msghdr) {
         let errno = Errno::last();
         // SAFETY: the caller's; the kernel has written the control data.
         unsafe {
-            descriptors(message).iter().for_each(|at| passing::receive(at.read_unaligned()));
+            descriptors(message).for_each(|at| passing::receive(at.read_unaligned()));
         }
         errno.set();
     }

@@ -146,3 +146,24 @@ fn a_file_without_a_server_is_not_sent() {
     assert_eq!(send(&from, &[file.as_raw_fd()]), Err(Errno::EOPNOTSUPP));
     assert_eq!(send(&from, &[from.as_raw_fd()]), Ok(()));
 }
+
+#[test]
+fn a_header_with_a_wrong_length_is_an_error() {
+    if !is_preloaded_with_server("passing::a_header_with_a_wrong_length_is_an_error") {
+        return;
+    }
+    let (file, (from, _to)) = (open(0), pair());
+    let mut byte = [0_u8];
+    let mut iov = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+    let descriptor = u64::from(file.as_raw_fd().cast_unsigned());
+    for length in [0, 15, 32, u64::MAX - 15, u64::MAX] {
+        // The first header is valid, or the wrong one.
+        let mut both = [20, 1 << 32 | 1, descriptor, length, 1 << 32 | 1, descriptor];
+        for control in [&mut both[..], &mut [length, 1 << 32 | 1, descriptor]] {
+            let message = message(&mut iov, control).msg_hdr;
+            // SAFETY: the message and its control data live as long as the call.
+            let sent = unsafe { libc::sendmsg(from.as_raw_fd(), &raw const message, 0) };
+            assert_eq!(Errno::result(sent), Err(Errno::EINVAL), "{length}");
+        }
+    }
+}

@@ -44,6 +44,12 @@ fn a_persistent_port_is_created_attached_listed_detached_and_deleted() {
 }
 
 #[test]
+fn messages_with_descriptors_of_others_allocate_no_memory() {
+    let Some(programs) = Programs::build(&["allocations"]) else { return };
+    assert_eq!(programs.run("allocations", &[]), "allocations 0 of 1\n");
+}
+
+#[test]
 fn a_pipe_passes_whole_slots_in_both_directions() {
     let Some(programs) = Programs::build(&["pipe"]) else { return };
     for parent in ["q1", "vale4:1"] {
