@@ -3,7 +3,11 @@
 
 use std::cell::Cell;
 use std::fmt::Display;
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU8, Ordering};
+
+use libc::timespec;
+use nix::errno::Errno;
 
 /// The lines that are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,7 +60,28 @@ fn line(level: Level, text: &dyn Display) {
     if LEVEL.load(Ordering::Relaxed) < level as u8 {
         return;
     }
-    let text = format!("sluice netmap: {text}\n");
-    // SAFETY: the buffer has this length. A closed stderr is no error of the program's call.
-    unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
+    write(format!("sluice netmap: {text}\n").as_bytes());
+}
+
+/// Writes to stderr. If nobody can read it, that is no error of the program's call: errno stays as it was, and the
+/// program gets no SIGPIPE.
+fn write(line: &[u8]) {
+    let errno = Errno::last();
+    let (mut signal, mut pending, mut before) =
+        (MaybeUninit::uninit(), MaybeUninit::uninit(), MaybeUninit::uninit());
+    // SAFETY: the line has this length. Each set is filled before it is used, and lives as long as its call.
+    unsafe {
+        libc::sigemptyset(signal.as_mut_ptr());
+        libc::sigaddset(signal.as_mut_ptr(), libc::SIGPIPE);
+        libc::pthread_sigmask(libc::SIG_BLOCK, signal.as_ptr(), before.as_mut_ptr());
+        libc::sigpending(pending.as_mut_ptr());
+        let was_pending = libc::sigismember(pending.as_ptr(), libc::SIGPIPE) != 0;
+        let written = libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len());
+        if written < 0 && Errno::last() == Errno::EPIPE && !was_pending {
+            let none = timespec { tv_sec: 0, tv_nsec: 0 };
+            libc::sigtimedwait(signal.as_ptr(), std::ptr::null_mut(), &raw const none);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
+    }
+    errno.set();
 }

@@ -1,6 +1,6 @@
 //! The end of a program.
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, IntoRawFd};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -15,15 +15,29 @@ extern "C" fn exit_well(_: libc::c_int) {
     unsafe { libc::exit(0) }
 }
 
-/// Makes the thread that prints a line get SIGPIPE while it does.
+/// As fcntl.h has them: who gets SIGIO for a descriptor.
+const F_SETOWN_EX: libc::c_int = 15;
+const F_OWNER_TID: libc::c_int = 0;
+
+#[repr(C)]
+struct Owner {
+    kind: libc::c_int,
+    thread: libc::pid_t,
+}
+
+/// Makes this thread run a handler while it prints a line: SIGIO says that stderr, a pipe, has something to read.
 pub fn interrupt_lines(handler: extern "C" fn(libc::c_int)) {
     let (reader, writer) = pipe();
-    drop(reader);
-    // SAFETY: a handler, and descriptors of this test.
+    // It stays open, so that a line raises no other signal.
+    let reader = reader.into_raw_fd();
+    // SAFETY: a handler, descriptors of this test, and an owner that lives as long as the call.
     unsafe {
         let mut action = std::mem::zeroed::<libc::sigaction>();
         action.sa_sigaction = handler as *const () as usize;
-        assert_eq!(libc::sigaction(libc::SIGPIPE, &raw const action, std::ptr::null_mut()), 0);
+        assert_eq!(libc::sigaction(libc::SIGIO, &raw const action, std::ptr::null_mut()), 0);
+        let owner = Owner { kind: F_OWNER_TID, thread: libc::gettid() };
+        assert_eq!(libc::fcntl(reader, F_SETOWN_EX, &raw const owner), 0);
+        assert_eq!(libc::fcntl(reader, libc::F_SETFL, libc::O_ASYNC), 0);
         assert_eq!(libc::dup2(writer.as_raw_fd(), libc::STDERR_FILENO), libc::STDERR_FILENO);
     }
 }
@@ -34,8 +48,9 @@ fn a_signal_handler_may_exit_in_the_middle_of_a_registration() {
         let _open = Port::register("vale1:a");
         interrupt_lines(exit_well);
         // Prints the reason, with the engine's lock.
-        let registered = Port::try_register("nosuch0").err();
-        panic!("no signal: {registered:?}");
+        let _ = Port::try_register("nosuch0");
+        // SAFETY: no signal has ended the process, and an exit must not look like one.
+        unsafe { libc::_exit(1) }
     }
     let test = "exits::a_signal_handler_may_exit_in_the_middle_of_a_registration";
     let mut program = again(test).stdout(Stdio::piped()).spawn().unwrap();

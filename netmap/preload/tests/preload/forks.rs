@@ -185,10 +185,12 @@ fn ports_stay_with_a_process_that_forks_while_another_thread_is_in_a_call() {
     for (at, fd) in [&entered.1, &release.0].into_iter().enumerate() {
         HANDLER_PIPES[at].store(fd.as_raw_fd(), Ordering::Release);
     }
-    interrupt_lines(stop);
     std::thread::scope(|scope| {
-        // Prints the reason, with the engine's lock.
-        let registers = scope.spawn(|| Port::try_register("nosuch0").err());
+        let registers = scope.spawn(|| {
+            interrupt_lines(stop);
+            // Prints the reason, with the engine's lock.
+            Port::try_register("nosuch0").err()
+        });
         wait_for(&entered.0);
         let child = in_child(|| {
             // SAFETY: ends the child if it waits for a lock.

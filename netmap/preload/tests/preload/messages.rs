@@ -1,13 +1,15 @@
 //! Lines on stderr.
 
 use std::ffi::OsStr;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 
 use nix::errno::Errno;
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, raise};
 
 use crate::forks::{ends_well, in_child};
 use crate::port::Port;
-use crate::program::{again, has_library, try_open};
+use crate::program::{again, has_library, is_preloaded, pipe, try_open};
 
 const SYNC_KLOOP_START: u16 = 13;
 
@@ -84,4 +86,31 @@ fn a_process_without_a_port_s_rings_prints_one_line() {
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}");
     assert_eq!(text.matches("another process has used this descriptor").count(), 1, "{text}");
+}
+
+#[test]
+fn a_line_that_nobody_can_read_raises_no_signal() {
+    if !is_preloaded("messages::a_line_that_nobody_can_read_raises_no_signal") {
+        return;
+    }
+    let (reader, writer) = pipe();
+    drop(reader);
+    // SAFETY: the default action, which ends the process, and descriptors of this test.
+    unsafe {
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        assert_eq!(libc::dup2(writer.as_raw_fd(), libc::STDERR_FILENO), libc::STDERR_FILENO);
+    }
+    let fails = || assert_eq!(Port::try_register("nosuch0").err(), Some(Errno::ENXIO));
+    fails();
+    assert!(!SigSet::thread_get_mask().unwrap().contains(Signal::SIGPIPE), "the mask is restored");
+    let signal = SigSet::from(Signal::SIGPIPE);
+    signal.thread_block().unwrap();
+    fails();
+    let unblock = || signal.thread_swap_mask(SigmaskHow::SIG_UNBLOCK).unwrap();
+    unblock();
+    // One from before is left to the program.
+    signal.thread_block().unwrap();
+    raise(Signal::SIGPIPE).unwrap();
+    fails();
+    assert_eq!(signal.wait(), Ok(Signal::SIGPIPE));
 }
