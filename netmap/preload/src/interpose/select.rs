@@ -41,7 +41,7 @@ impl Sets {
     /// The events that the sets ask for.
     ///
     /// # Safety
-    /// Each set is null or has a bit for each descriptor below `count`.
+    /// Each set is null or has a bit for each descriptor below `count` and the size of the process's table.
     unsafe fn events(&self, fd: c_int) -> i16 {
         let asks = |&(set, _): &(*mut fd_set, i16)| {
             let (word, bit) = Self::bit(set, fd);
@@ -69,7 +69,7 @@ impl Sets {
     /// # Safety
     /// As of `events`.
     unsafe fn wait(&self, deadline: Deadline, mask: Option<&sigset_t>) -> Result<usize, Errno> {
-        let asked = (0..self.count).filter_map(|fd| {
+        let asked = (0..limited(self.count)).filter_map(|fd| {
             // SAFETY: the caller's.
             let events = unsafe { self.events(fd) };
             (events != 0).then_some(pollfd { fd, events: events & !UNASKED, revents: 0 })
@@ -98,6 +98,16 @@ impl Sets {
         }
         Ok(bits)
     }
+}
+
+/// Limits a count to the size of this process's table of descriptors, as the kernel does: sets may end there.
+fn limited(count: c_int) -> c_int {
+    if count <= libc::FD_SETSIZE as c_int {
+        return count;
+    }
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let size = status.lines().find_map(|line| line.strip_prefix("FDSize:")?.trim().parse().ok());
+    size.map_or(count, |size| count.min(size))
 }
 
 /// select(2).

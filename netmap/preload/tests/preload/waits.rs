@@ -368,3 +368,34 @@ fn room_for_one_event_serves_netmap_files_and_others_in_turn() {
     expected.sort_unstable();
     assert_eq!(found, expected);
 }
+
+#[test]
+fn select_reads_no_more_of_its_sets_than_the_kernel_does() {
+    if !is_preloaded_by_both_hosts("waits::select_reads_no_more_of_its_sets_than_the_kernel_does") {
+        return;
+    }
+    let port = Port::register("vale1:a");
+    let (none, time) = (std::ptr::null_mut(), timespec_of(Duration::ZERO));
+    // SAFETY: the set is at the end of a page of this test; the next one cannot be read.
+    unsafe {
+        let page = libc::sysconf(libc::_SC_PAGESIZE) as usize;
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let memory = libc::mmap(none, 2 * page, libc::PROT_NONE, flags, -1, 0);
+        assert_eq!(Errno::result(libc::mprotect(memory, page, access)), Ok(0));
+        let set = memory.byte_add(page - size_of::<libc::fd_set>()).cast::<libc::fd_set>();
+        let none = none.cast();
+        for call in ["select", "pselect"] {
+            libc::FD_SET(port.fd(), set);
+            let ready = match call {
+                "select" => {
+                    let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };
+                    libc::select(65_536, none, set, none, &raw mut time)
+                }
+                _ => libc::pselect(65_536, none, set, none, &raw const time, std::ptr::null()),
+            };
+            assert_eq!(Errno::result(ready), Ok(1), "{call}: room to send");
+            assert!(libc::FD_ISSET(port.fd(), set), "{call}");
+        }
+    }
+}
