@@ -35,7 +35,11 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let mut command = Command::new(&path);
     command.arg0(program).args(arguments);
     command.env("LD_PRELOAD", library::before(&library, std::env::var_os("LD_PRELOAD")));
-    let server = if args.shared { Some(start_server(&ports)?) } else { args.server.clone() };
+    let server = match args.server.as_deref() {
+        _ if args.shared => Some(start_server(&ports)?),
+        Some(path) if !["", "off"].contains(&path) => Some(absolute(Path::new(path))?),
+        server => server.map(PathBuf::from),
+    };
     let PortOptions { backend, filter, allow } = &ports;
     let allow = (!allow.is_empty()).then(|| allow.join(","));
     for (variable, value) in [
@@ -50,16 +54,13 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
             None => {}
         }
     }
-    for (variable, value) in [("SLUICE_NETMAP_LOG", &args.log), ("SLUICE_NETMAP_SERVER", &server)] {
-        if let Some(value) = value {
-            command.env(variable, value);
-        }
-    }
+    command.envs(args.log.as_ref().map(|level| ("SLUICE_NETMAP_LOG", level)));
+    command.envs(server.map(|path| ("SLUICE_NETMAP_SERVER", path)));
     fails(&path, &command.exec())
 }
 
 /// Starts a server that ends with this process, which becomes the program. Returns its socket.
-fn start_server(ports: &PortOptions) -> anyhow::Result<String> {
+fn start_server(ports: &PortOptions) -> anyhow::Result<PathBuf> {
     let folder = private_folder()?;
     let socket = folder.join("socket");
     let started = std::env::current_exe().and_then(|sluice| {
@@ -70,7 +71,7 @@ fn start_server(ports: &PortOptions) -> anyhow::Result<String> {
     });
     // It goes on in the background when it listens.
     match started {
-        Ok(status) if status.success() => Ok(socket.to_string_lossy().into_owned()),
+        Ok(status) if status.success() => Ok(socket),
         other => {
             let _ = std::fs::remove_dir(&folder);
             let status = other.map_err(|error| Error::start("the server", error))?;
@@ -80,10 +81,16 @@ fn start_server(ports: &PortOptions) -> anyhow::Result<String> {
     }
 }
 
+/// Returns a path that stays valid when a program changes its directory.
+fn absolute(path: &Path) -> sluicegate::Result<PathBuf> {
+    std::path::absolute(path).map_err(|error| Error::path("find", path, error))
+}
+
 /// Creates a folder of this user's, for a server's socket.
 pub fn private_folder() -> sluicegate::Result<PathBuf> {
     // mkdtemp(3) fills the six letters in, so that the name is new.
     let template = std::env::temp_dir().join(format!("sluice-netmap-{}", "X".repeat(6)));
+    let template = absolute(&template)?;
     mkdtemp(&template).map_err(|errno| Error::path("create a folder", &template, errno.into()))
 }
 

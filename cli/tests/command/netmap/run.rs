@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use crate::support::*;
 
@@ -41,6 +42,26 @@ fn options_become_the_librarys_environment() {
     let mut command = sluice(&["netmap", "run", "--", "sh", "-c", "echo $LD_PRELOAD"]);
     let both = ended(command.env("LD_PRELOAD", "libc.so.6"));
     assert_eq!(both.out.trim_end(), format!("{}:libc.so.6", preloaded.trim_end()));
+}
+
+#[test]
+fn a_path_of_a_server_does_not_depend_on_the_programs_directory() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().canonicalize().unwrap();
+    let server = |options: &[&str]| {
+        let words = [&["netmap", "run"], options, &["--", "sh", "-c"]].concat();
+        let mut command = sluice(&words);
+        command.arg("echo $SLUICE_NETMAP_SERVER").current_dir(&folder).env("TMPDIR", ".");
+        let ended = ended(&mut command);
+        assert_eq!(ended.status, Some(0), "{}", ended.err);
+        ended.out.trim_end().to_owned()
+    };
+    assert_eq!(server(&["--server", "socket"]), folder.join("socket").to_str().unwrap());
+    for unchanged in ["/socket", "off", ""] {
+        assert_eq!(server(&["--server", unchanged]), unchanged);
+    }
+    let shared = server(&["--shared"]);
+    assert!(Path::new(&shared).starts_with(&folder), "{shared}");
 }
 
 #[test]
