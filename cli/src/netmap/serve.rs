@@ -44,7 +44,10 @@ impl PortOptions {
             "live" => Backend::Live,
             _ => Backend::Packet,
         });
-        let (filter, allow) = (self.filter.clone(), self.allow.clone());
+        let filter = self.filter.clone();
+        // As the library reads SLUICE_NETMAP_ALLOW.
+        let allow = self.allow.iter().map(|name| name.trim()).filter(|name| !name.is_empty());
+        let allow = allow.map(str::to_owned).collect();
         Ok(EngineOptions { backend, filter, allow, ..EngineOptions::default() })
     }
 }
@@ -83,4 +86,16 @@ fn find_group(name: &str) -> Result<Gid> {
     let found = Group::from_name(name).ok().flatten();
     let unknown = || Error::Usage(format!("--group {name}: no such group; see `getent group`"));
     found.map(|it| it.gid).ok_or_else(unknown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_interfaces_may_have_blanks() {
+        let allow = ["eth0", " eth1 ", " ", ""].map(str::to_owned).to_vec();
+        let options = PortOptions { backend: None, filter: None, allow };
+        assert_eq!(options.engine().unwrap().allow, ["eth0", "eth1"]);
+    }
 }
