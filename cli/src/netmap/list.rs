@@ -1,4 +1,4 @@
-//! `sluice netmap list`: what a server's programs have open.
+//! `sluice netmap list`: prints a server's programs, ports and memory.
 
 use std::io::{self, Write};
 use std::path::PathBuf;

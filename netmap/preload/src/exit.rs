@@ -1,4 +1,4 @@
-//! The end of the process: what it has sent leaves before.
+//! Closes netmap files at exit(3), which sends pending packets.
 #![allow(unsafe_code)]
 
 use std::sync::Once;

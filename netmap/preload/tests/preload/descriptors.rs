@@ -1,4 +1,4 @@
-//! Descriptors: which are netmap's, and what becomes of them.
+//! Descriptors of netmap's device: opened, duplicated and closed.
 
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 

@@ -131,7 +131,7 @@ impl Port {
         self.txsync().unwrap();
     }
 
-    /// Returns the first byte of each packet that has been received, and gives them back.
+    /// Returns the last byte of each packet that has been received, and gives them back.
     pub fn received(&self) -> Vec<u8> {
         let rx = self.rx();
         std::iter::from_fn(|| rx.take()).collect()

@@ -118,14 +118,14 @@ fn timespec_of(time: Duration) -> timespec {
 }
 
 /// Two ports of a VALE switch, and a pipe.
-struct Bed {
+struct Testbed {
     port: Port,
     far: Port,
     reader: OwnedFd,
     writer: OwnedFd,
 }
 
-impl Bed {
+impl Testbed {
     fn new() -> Self {
         let (reader, writer) = pipe();
         Self { port: Port::register("vale1:a"), far: Port::register("vale1:b"), reader, writer }
@@ -198,7 +198,7 @@ fn what_is_ready_is_found_at_once() {
     if !is_preloaded_by_both_hosts("waits::what_is_ready_is_found_at_once") {
         return;
     }
-    let bed = Bed::new();
+    let bed = Testbed::new();
     let (port, other) = bed.fds();
     for (name, way) in WAYS {
         for time in [Some(Duration::ZERO), Some(Duration::from_millis(20))] {
@@ -221,7 +221,7 @@ fn a_wait_ends_after_its_time_and_not_before() {
     if !is_preloaded_by_both_hosts("waits::a_wait_ends_after_its_time_and_not_before") {
         return;
     }
-    let bed = Bed::new();
+    let bed = Testbed::new();
     let (port, other) = bed.fds();
     for (name, way) in WAYS {
         let (start, time) = (Instant::now(), Duration::from_millis(50));
@@ -235,7 +235,7 @@ fn a_packet_and_another_descriptor_end_a_sleep() {
     if !is_preloaded_by_both_hosts("waits::a_packet_and_another_descriptor_end_a_sleep") {
         return;
     }
-    let bed = Bed::new();
+    let bed = Testbed::new();
     for (name, way) in WAYS {
         let found = while_waiting(way, bed.fds(), |_| bed.far.send(&frame(9)));
         assert_eq!(found, Ok([true, false]), "{name}");
@@ -269,7 +269,7 @@ fn the_mask_of_a_call_without_a_sleep_lets_a_signal_in() {
     if !is_preloaded_by_both_hosts("waits::the_mask_of_a_call_without_a_sleep_lets_a_signal_in") {
         return;
     }
-    let bed = Bed::new();
+    let bed = Testbed::new();
     handle(count);
     let blocked = SigSet::from(Signal::SIGUSR1);
     blocked.thread_block().unwrap();
@@ -296,7 +296,7 @@ fn a_signal_interrupts_a_sleep() {
     if !is_preloaded_by_both_hosts("waits::a_signal_interrupts_a_sleep") {
         return;
     }
-    let bed = Bed::new();
+    let bed = Testbed::new();
     handle(ignore);
     for (name, way) in WAYS {
         let found = while_waiting(way, bed.fds(), |thread| {
@@ -314,7 +314,7 @@ fn an_epoll_instance_follows_changes_of_its_netmap_files() {
     if !is_preloaded_by_both_hosts("waits::an_epoll_instance_follows_changes_of_its_netmap_files") {
         return;
     }
-    let bed = Bed::new();
+    let bed = Testbed::new();
     let fd = bed.port.fd();
     let epoll = Epoll::new(EpollCreateFlags::empty()).unwrap();
     let ready = || {
@@ -351,7 +351,7 @@ fn room_for_one_event_serves_netmap_files_and_others_in_turn() {
     ) {
         return;
     }
-    let bed = Bed::new();
+    let bed = Testbed::new();
     let (port, other) = bed.fds();
     let epoll = epoll_of([port, other]);
     bed.far.send(&frame(1));

@@ -12,12 +12,12 @@ use crate::scratch::lab_of;
 use crate::test_server::TestServer;
 
 /// netmap's programs, and the server that they use.
-struct Programs {
+struct NetmapPrograms {
     folder: PathBuf,
     server: TestServer,
 }
 
-impl Programs {
+impl NetmapPrograms {
     fn new(options: EngineOptions) -> Option<Self> {
         Some(Self { folder: folder()?, server: TestServer::new(options) })
     }
@@ -46,13 +46,13 @@ impl Programs {
 #[test]
 fn ctrl_api_test_passes_with_a_server_in_all_cases_but_the_exceptions() {
     let Some(lab) = lab_of(Shape::Pair, 1) else { return };
-    let Some(programs) = Programs::of((&lab, "left")) else { return };
+    let Some(programs) = NetmapPrograms::of((&lab, "left")) else { return };
     all_cases_pass(&programs.folder, &lab, programs.server.socket().as_os_str());
 }
 
 #[test]
 fn pkt_gen_sends_to_pkt_gen_over_a_switch_and_a_pipe() {
-    let Some(programs) = Programs::new(EngineOptions::default()) else { return };
+    let Some(programs) = NetmapPrograms::new(EngineOptions::default()) else { return };
     for (from, to, count) in
         [("vale1:a", "vale1:b", &["-n", PACKETS][..]), ("netmap:q1{p", "netmap:q1}p", &[])]
     {
@@ -70,7 +70,7 @@ fn pkt_gen_sends_to_pkt_gen_over_a_switch_and_a_pipe() {
 
 #[test]
 fn vale_ctl_changes_a_switch_for_the_next_program() {
-    let Some(programs) = Programs::new(EngineOptions::default()) else { return };
+    let Some(programs) = NetmapPrograms::new(EngineOptions::default()) else { return };
     for (arguments, succeeds, output) in [
         (&["-n", "v1"][..], true, ""),
         (&["-a", "vale3:v1"], true, ""),
@@ -91,7 +91,7 @@ fn vale_ctl_changes_a_switch_for_the_next_program() {
 #[test]
 fn lb_distributes_packets_to_two_programs() {
     let Some(lab) = lab_of(Shape::Pair, 1) else { return };
-    let Some(programs) = Programs::of((&lab, "right")) else { return };
+    let Some(programs) = NetmapPrograms::of((&lab, "right")) else { return };
     let balance = ["-i", "netmap:right0", "-p", "2", "-w", "1"];
     let balancer = programs.start("lb", &balance).until("successfully opened pipe #2");
     let readers = ["netmap:right0}0", "netmap:right0}1"].map(|pipe| {
@@ -113,7 +113,7 @@ fn lb_distributes_packets_to_two_programs() {
 
 #[test]
 fn functional_uses_ports_that_fd_server_has_open() {
-    let Some(programs) = Programs::new(EngineOptions::default()) else { return };
+    let Some(programs) = NetmapPrograms::new(EngineOptions::default()) else { return };
     let server = programs.start("fd_server", &["-f"]);
     for arguments in [
         &["-i", "vale1:a"][..],
