@@ -15,7 +15,7 @@
 //! - The program's descriptor is a real one, an empty epoll instance: the kernel's fcntl, dup and poll
 //!   work on it, its number is taken, and read and write fail with EINVAL, as on netmap's device.
 //! - A call on any other descriptor costs one look into the table, which takes no lock: calls that are
-//!   safe in signal handlers stay so.
+//!   safe in signal handlers stay so. recvmsg asks for the type of each socket that it has received.
 //! - A wait (`wait`) syncs the netmap files, then sleeps on the engine's descriptors and the program's
 //!   others with the remaining time, and syncs again.
 //! - After a fork, the first of the two processes that syncs a file goes on with it (`ownership`).

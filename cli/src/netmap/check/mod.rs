@@ -1,4 +1,4 @@
-//! `sluice netmap check`: tries what netmap programs use, in a lab, and reports what works on this kernel.
+//! `sluice netmap check`: tries the features that netmap programs use, in a lab, and reports those that work on this kernel.
 
 mod features;
 mod lab;
