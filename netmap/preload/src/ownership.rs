@@ -82,7 +82,10 @@ impl FileOwner {
         }
         let (owner, own) = (&self.shared().owner, process());
         let is_owner = match owner.load(Ordering::Relaxed) {
-            0 => owner.compare_exchange(0, own, Ordering::Relaxed, Ordering::Relaxed).is_ok(),
+            // Another thread of this process may have just done it.
+            0 => owner
+                .compare_exchange(0, own, Ordering::Relaxed, Ordering::Relaxed)
+                .map_or_else(|found| found == own, |_| true),
             known => known == own,
         };
         is_owner.then_some(()).ok_or(

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::process::Stdio;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 use nix::errno::Errno;
 use nix::sys::wait::{WaitStatus, waitpid};
@@ -10,8 +10,8 @@ use nix::unistd::{ForkResult, Pid, fork};
 use sluicegate::link::Shape;
 
 use crate::exits::interrupt_lines;
-use crate::port::{Port, frame};
-use crate::program::{again, has_library, is_netmap, is_preloaded, pipe};
+use crate::port::{NIOCRXSYNC, Port, frame};
+use crate::program::{again, has_library, is_netmap, is_preloaded, open, pipe};
 use crate::scratch::lab_of;
 
 /// Runs a function in a forked child, which exits as programs do, with 0 if the function returns true.
@@ -208,6 +208,35 @@ fn ports_stay_with_a_process_that_forks_while_another_thread_is_in_a_call() {
     });
     assert!(passes(&one, &two, 2), "the parent has them");
     ends_well(in_child(|| passes(&one, &two, 3)));
+}
+
+#[test]
+fn threads_that_use_a_file_first_after_a_fork_do_not_refuse_each_other() {
+    if !is_preloaded("forks::threads_that_use_a_file_first_after_a_fork_do_not_refuse_each_other") {
+        return;
+    }
+    let files = [(); 200].map(|()| open(0));
+    for _ in 0..5 {
+        ends_well(in_child(|| true));
+        let arrived = AtomicUsize::new(0);
+        let uses = || {
+            let mut refused = 0;
+            for (at, file) in files.iter().enumerate() {
+                arrived.fetch_add(1, Ordering::AcqRel);
+                while arrived.load(Ordering::Acquire) < 2 * (at + 1) {
+                    std::hint::spin_loop();
+                }
+                // SAFETY: the request has no argument.
+                let result = unsafe { libc::ioctl(file.as_raw_fd(), NIOCRXSYNC, 0) };
+                refused += usize::from(Errno::result(result) == Err(Errno::EBUSY));
+            }
+            refused
+        };
+        let refused = std::thread::scope(|scope| {
+            [(); 2].map(|()| scope.spawn(uses)).map(|it| it.join().unwrap())
+        });
+        assert_eq!(refused, [0, 0]);
+    }
 }
 
 extern "C" fn close_descriptor(fd: *mut libc::c_void) -> libc::c_int {

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use crate::program::open;
 
 const NIOCTXSYNC: libc::c_ulong = 0x6994;
-const NIOCRXSYNC: libc::c_ulong = 0x6995;
+pub const NIOCRXSYNC: libc::c_ulong = 0x6995;
 const NIOCCTRL: libc::c_ulong = 0xC058_6997;
 const REGISTER: u16 = 1;
 const VALE_ATTACH: u16 = 3;
