@@ -6,7 +6,7 @@
 
 use std::cell::Cell;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
 use crate::forks;
 
@@ -83,10 +83,13 @@ pub fn enter() {
 
 /// Ends what `enter` has begun.
 pub fn leave() {
-    DEPTH.set(DEPTH.get() - 1);
-    if DEPTH.get() == 0 {
+    // Read before the depth is 0: then a signal handler's call saves the state of this one.
+    let (depth, state) = (DEPTH.get() - 1, CANCEL_STATE.get());
+    compiler_fence(Ordering::SeqCst);
+    DEPTH.set(depth);
+    if depth == 0 {
         // SAFETY: null: the previous state is not needed.
-        unsafe { pthread_setcancelstate(CANCEL_STATE.get(), std::ptr::null_mut()) };
+        unsafe { pthread_setcancelstate(state, std::ptr::null_mut()) };
     }
 }
 
