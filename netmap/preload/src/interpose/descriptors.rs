@@ -15,14 +15,28 @@ fn is_tracked(fd: c_int) -> bool {
     table::has(fd) && ownership::is_this_process()
 }
 
-/// Makes a new descriptor lead where its original does. The new descriptor is closed if it cannot.
-fn follow(from: c_int, copy: c_int) -> c_int {
-    if copy < 0 || !is_tracked(from) {
+/// Runs a call that makes a copy of `from`, and makes the copy lead where `from` does. The copy is closed if it cannot.
+fn copy(from: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    // Before the call: then another thread may close `from`.
+    let original = if is_tracked(from) { table::get(from) } else { None };
+    let copy = call();
+    if copy < 0 {
+        drop_keeping_errno(original);
         return copy;
     }
-    let Some(handle) = table::get(from) else { return copy };
-    match table::put(copy, handle) {
-        Ok(()) => copy,
+    let Some(original) = original else {
+        // dup2 has closed what had the number.
+        let closed = if is_tracked(copy) { table::remove(copy) } else { None };
+        drop_keeping_errno(closed);
+        return copy;
+    };
+    let errno = Errno::last();
+    // Drops what had the number only when it leads to the copy, so that other threads' calls always find a file.
+    match table::put(copy, original) {
+        Ok(()) => {
+            errno.set();
+            copy
+        }
         Err(errno) => {
             // SAFETY: a new descriptor that nobody else knows.
             unsafe { real::close(copy) };
@@ -95,7 +109,7 @@ fn remove_range(first: c_uint, last: c_uint) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     // SAFETY: the caller's.
-    follow(fd, unsafe { real::dup(fd) })
+    copy(fd, || unsafe { real::dup(fd) })
 }
 
 /// dup2(2).
@@ -105,7 +119,8 @@ pub unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
     // SAFETY: the caller's.
-    replace(fd, to, || unsafe { real::dup2(fd, to) })
+    let call = || unsafe { real::dup2(fd, to) };
+    if fd == to { call() } else { copy(fd, call) }
 }
 
 /// dup3(2).
@@ -115,25 +130,8 @@ pub unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     // SAFETY: the caller's.
-    replace(fd, to, || unsafe { real::dup3(fd, to, flags) })
-}
-
-/// Runs a call that closes the descriptor `to` and makes it a copy of `fd`.
-fn replace(fd: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
-    if fd == to {
-        return call();
-    }
-    let closed = if is_tracked(to) { table::remove(to) } else { None };
-    let result = call();
-    if result >= 0 {
-        drop_keeping_errno(closed);
-        return follow(fd, result);
-    }
-    if let Some(closed) = closed {
-        // It was in the table before, so its number is not too high.
-        let _ = table::put(to, closed);
-    }
-    result
+    let call = || unsafe { real::dup3(fd, to, flags) };
+    if fd == to { call() } else { copy(fd, call) }
 }
 
 /// fcntl(2).
@@ -153,7 +151,7 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: c_lon
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: c_long) -> c_int {
     // SAFETY: the caller's.
-    let result = unsafe { real::fcntl64(fd, command, argument) };
+    let call = || unsafe { real::fcntl64(fd, command, argument) };
     let copies = matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC);
-    if copies { follow(fd, result) } else { result }
+    if copies { copy(fd, call) } else { call() }
 }

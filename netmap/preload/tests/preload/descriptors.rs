@@ -1,6 +1,7 @@
 //! Descriptors of netmap's device: opened, duplicated and closed.
 
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::errno::Errno;
 
@@ -175,6 +176,30 @@ fn opens_and_closes_of_many_threads_do_not_mix() {
         }
     });
     assert!(is_netmap(fd));
+}
+
+#[test]
+fn a_number_that_dup2_replaces_leads_to_a_file_all_the_time() {
+    if !is_preloaded("descriptors::a_number_that_dup2_replaces_leads_to_a_file_all_the_time") {
+        return;
+    }
+    let replaced = open(0);
+    let (to, done) = (replaced.as_raw_fd(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let uses = scope.spawn(|| {
+            let mut leads = true;
+            while leads && !done.load(Ordering::Relaxed) {
+                leads = is_netmap(to);
+            }
+            leads
+        });
+        for _ in 0..2000 {
+            // SAFETY: descriptors of this test.
+            assert_eq!(unsafe { libc::dup2(open(0).as_raw_fd(), to) }, to);
+        }
+        done.store(true, Ordering::Relaxed);
+        assert!(uses.join().unwrap());
+    });
 }
 
 #[test]
