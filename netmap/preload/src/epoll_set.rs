@@ -11,17 +11,22 @@ use std::time::Duration;
 use libc::{epoll_event, pollfd};
 use nix::poll::PollFlags;
 
+use crate::calls::{Call, Calls};
 use crate::file::File;
+use crate::signals::Blocked;
 use crate::wait::add_sources;
 
 /// Netmap files with the events that the program waits for.
 #[derive(Default)]
 pub struct EpollSet {
     members: Mutex<Vec<Member>>,
+    /// Threads that have the members locked, or are about to.
+    calls: Calls,
     /// The next answer begins with the kernel's events.
     kernel_first: AtomicBool,
 }
 
+#[derive(Clone)]
 struct Member {
     fd: c_int,
     file: Weak<File>,
@@ -29,8 +34,6 @@ struct Member {
     events: u32,
     /// The program's, for the answer.
     data: u64,
-    /// Those of the events that the last sync found.
-    ready: u32,
 }
 
 impl Member {
@@ -38,80 +41,121 @@ impl Member {
     fn flags(&self) -> PollFlags {
         PollFlags::from_bits_truncate(self.events as i16)
     }
+
+    fn is(&self, fd: c_int, file: *const File) -> bool {
+        self.fd == fd && self.file.as_ptr() == file
+    }
+}
+
+/// A file that a sync has found ready.
+pub struct Ready {
+    member: Member,
+    events: u32,
+}
+
+/// The members, locked. Meanwhile no signal handler runs in this thread, because it could need them, and a fork waits,
+/// because they would stay locked in the child. Not to be kept while a file is synced or closed.
+struct Locked<'a> {
+    members: MutexGuard<'a, Vec<Member>>,
+    // Dropped after the lock, in this order.
+    _call: Call<'a>,
+    _blocked: Blocked,
 }
 
 impl EpollSet {
-    fn members(&self) -> MutexGuard<'_, Vec<Member>> {
-        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Locked<'_> {
+        let _blocked = Blocked::new();
+        let _call = self.calls.begin();
+        let members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        Locked { members, _call, _blocked }
+    }
+
+    /// Waits until no thread has the members locked. Called in a fork, so that no other begins.
+    pub fn wait_for_calls(&self) {
+        while self.calls.are_in_progress() {
+            // Not a yield: a thread of a lower priority must get the CPU.
+            std::thread::sleep(Duration::from_micros(10));
+        }
+    }
+
+    /// Forgets the calls in progress, in a child.
+    pub fn forget_calls(&self) {
+        self.calls.reset();
     }
 
     /// Adds a file, or changes the events that the program waits for.
     pub fn set(&self, fd: c_int, file: &Arc<File>, event: epoll_event) {
-        let member = Member {
-            fd,
-            file: Arc::downgrade(file),
-            events: event.events,
-            data: event.u64,
-            ready: 0,
-        };
-        self.remove(fd, file);
-        self.members().push(member);
+        let member =
+            Member { fd, file: Arc::downgrade(file), events: event.events, data: event.u64 };
+        let members = &mut self.lock().members;
+        remove_from(members, fd, file);
+        members.push(member);
     }
 
     /// Removes a file.
     pub fn remove(&self, fd: c_int, file: &Arc<File>) {
-        let is_it = |it: &Member| it.fd == fd && it.file.as_ptr() == Arc::as_ptr(file);
-        self.members().retain(|it| !is_it(it) && it.file.strong_count() > 0);
+        remove_from(&mut self.lock().members, fd, file);
     }
 
-    /// Syncs the files. Returns how many are ready.
-    pub fn sync(&self) -> usize {
-        let mut ready = 0;
-        for member in self.members().iter_mut() {
-            let flags = member.flags();
-            member.ready = match member.file.upgrade() {
-                Some(file) if !flags.is_empty() => file.poll(flags).bits() as u32,
-                _ => 0,
-            };
-            ready += usize::from(member.ready != 0);
-        }
-        ready
+    /// Returns the members that wait for events, with their files.
+    fn armed(&self) -> Vec<(Member, Arc<File>)> {
+        let locked = self.lock();
+        let armed = locked.members.iter().filter(|it| !it.flags().is_empty());
+        armed.filter_map(|it| Some((it.clone(), it.file.upgrade()?))).collect()
+    }
+
+    /// Syncs the files. Returns those that are ready.
+    pub fn sync(&self) -> Vec<Ready> {
+        let found = self.armed().into_iter().map(|(member, file)| {
+            let events = file.poll(member.flags()).bits() as u32;
+            Ready { member, events }
+        });
+        found.filter(|it| it.events != 0).collect()
     }
 
     /// Arms and adds the engine's wake-ups. Returns the longest sleep.
     pub fn arm(&self, list: &mut Vec<pollfd>) -> Option<Duration> {
-        let members = self.members();
-        let armed = members.iter().filter(|it| !it.flags().is_empty());
-        let longest = armed.filter_map(|it| add_sources(it.file.upgrade()?.wait(it.flags()), list));
+        let armed = self.armed().into_iter();
+        let longest =
+            armed.filter_map(|(member, file)| add_sources(file.wait(member.flags()), list));
         longest.min()
     }
 
     /// Returns how many events of the kernel the next answer takes, of `room`: all, or what the netmap files
     /// leave, in turn.
-    pub fn room_for_kernel(&self, room: usize) -> usize {
+    pub fn room_for_kernel(&self, room: usize, ready: usize) -> usize {
         if self.kernel_first.fetch_xor(true, Ordering::Relaxed) {
             return room;
         }
-        room.saturating_sub(self.members().iter().filter(|it| it.ready != 0).count())
+        room.saturating_sub(ready)
     }
 
-    /// Returns the events that the last sync found, at most `room`.
-    pub fn take(&self, room: usize) -> Vec<epoll_event> {
-        let mut members = self.members();
-        let ready = members.iter_mut().filter(|it| it.ready != 0).take(room);
-        let event = |member: &mut Member| {
-            let event = epoll_event { events: member.ready, u64: member.data };
-            member.ready = 0;
+    /// Returns the events that a sync has found, at most `room`. Leaves out those of files that another thread has
+    /// changed since, or has got with EPOLLONESHOT.
+    pub fn take(&self, ready: &[Ready], room: usize) -> Vec<epoll_event> {
+        if ready.is_empty() {
+            return Vec::new();
+        }
+        let members = &mut self.lock().members;
+        let event = |Ready { member: found, events }: &Ready| {
+            let same = |it: &&mut Member| {
+                it.is(found.fd, found.file.as_ptr()) && it.events == found.events
+            };
+            let member = members.iter_mut().find(same)?;
             if member.events & libc::EPOLLONESHOT as u32 != 0 {
                 member.events = 0;
             }
-            event
+            Some(epoll_event { events: *events, u64: member.data })
         };
-        let events = ready.map(event).collect();
+        let events = ready.iter().filter_map(event).take(room).collect();
         // Other files get their turn first.
         if !members.is_empty() {
             members.rotate_left(1);
         }
         events
     }
+}
+
+fn remove_from(members: &mut Vec<Member>, fd: c_int, file: &Arc<File>) {
+    members.retain(|it| !it.is(fd, Arc::as_ptr(file)) && it.file.strong_count() > 0);
 }

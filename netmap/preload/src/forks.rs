@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use sluicegate_netmap::shared;
 
 use crate::calls::{self, OPEN_AND_CLOSE};
+use crate::epoll_set::EpollSet;
 use crate::file::File;
 use crate::host::{self, EngineGuard};
 use crate::ownership;
@@ -62,6 +63,7 @@ extern "C" fn before_fork() {
     GUARD.set(ManuallyDrop::new(Some(host::lock())));
     calls::enter();
     IN_PROGRESS.store(true, Ordering::SeqCst);
+    for_each_set(EpollSet::wait_for_calls);
     if is_busy() {
         return;
     }
@@ -83,6 +85,14 @@ fn for_each_file(mut work: impl FnMut(&File)) {
     }
 }
 
+fn for_each_set(mut work: impl FnMut(&EpollSet)) {
+    for object in table::objects() {
+        if let Object::Epoll(set) = &*object {
+            work(set);
+        }
+    }
+}
+
 extern "C" fn in_parent() {
     if let Some(guard) = ManuallyDrop::into_inner(GUARD.take()) {
         IN_PROGRESS.store(false, Ordering::SeqCst);
@@ -95,6 +105,7 @@ extern "C" fn in_child() {
     ownership::set_process();
     shared::forget_thread();
     KEEPS_ALL.store(false, Ordering::Relaxed);
+    for_each_set(EpollSet::forget_calls);
     if IN_PROGRESS.load(Ordering::SeqCst) {
         // The threads of these calls stay behind, and this one is in none.
         OPEN_AND_CLOSE.reset();

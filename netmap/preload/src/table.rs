@@ -167,6 +167,21 @@ pub fn insert(fd: c_int, object: Object) -> Result<(), Errno> {
     put(fd, Handle::new(object).ok_or(Errno::EMFILE)?)
 }
 
+/// Puts a new object into the table if the descriptor is not there. Returns true if it was not.
+///
+/// # Errors
+/// EMFILE: there are too many, or the number is too high.
+pub fn insert_first(fd: c_int, object: Object) -> Result<bool, Errno> {
+    let number = number(fd).ok_or(Errno::EMFILE)?;
+    let handle = Handle::new(object).ok_or(Errno::EMFILE)?;
+    if number.compare_exchange(0, handle.index(), Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        return Ok(false);
+    }
+    std::mem::forget(handle);
+    COUNT.fetch_add(1, Ordering::Relaxed);
+    Ok(true)
+}
+
 /// Makes a descriptor lead to the same object as `handle`.
 ///
 /// # Errors

@@ -61,7 +61,7 @@ impl Waited for WaitList {
         for Entry { entry, kind } in &mut self.0 {
             entry.revents = match kind {
                 Kind::Netmap(file) => file.poll(flags(entry.events)).bits(),
-                Kind::Epoll(set) if set.sync() > 0 => entry.events & libc::POLLIN,
+                Kind::Epoll(set) if !set.sync().is_empty() => entry.events & libc::POLLIN,
                 Kind::Epoll(_) | Kind::Other => 0,
             };
             ready += usize::from(entry.revents != 0);

@@ -9,7 +9,7 @@ use libc::{epoll_event, pollfd, sigset_t, timespec};
 use nix::errno::Errno;
 
 use super::answer;
-use crate::epoll_set::EpollSet;
+use crate::epoll_set::{EpollSet, Ready};
 use crate::table::{self, Object};
 use crate::wait::{Deadline, Waited, duration_of, wait};
 use crate::{ownership, real};
@@ -36,27 +36,41 @@ pub unsafe extern "C-unwind" fn epoll_ctl(
     let none = none.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
     // SAFETY: the event is null or our own.
     let result = unsafe { real::epoll_ctl(epoll, operation, fd, none) };
-    if result == 0 {
-        return answer(set_of(epoll).map(|set| {
-            match wanted {
-                Some(wanted) if operation != libc::EPOLL_CTL_DEL => set.set(fd, &file, wanted),
-                _ => set.remove(fd, &file),
-            }
-            0
-        }));
+    if result < 0 {
+        return result;
     }
-    result
+    let Some(wanted) = wanted.filter(|_| operation != libc::EPOLL_CTL_DEL) else {
+        if let Some(set) = known_set(epoll) {
+            set.remove(fd, &file);
+        }
+        return result;
+    };
+    match set_of(epoll) {
+        Ok(set) => {
+            set.set(fd, &file, wanted);
+            result
+        }
+        Err(errno) => {
+            // Otherwise a second try fails with EEXIST.
+            // SAFETY: the event is not needed.
+            unsafe { real::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
+            answer(Err::<c_int, _>(errno))
+        }
+    }
 }
 
 /// Returns the netmap files of an epoll instance; new if it had none.
 fn set_of(epoll: c_int) -> Result<Arc<EpollSet>, Errno> {
-    match table::get(epoll).as_deref() {
-        Some(Object::Epoll(set)) => Ok(Arc::clone(set)),
-        Some(Object::Netmap(_)) => Err(Errno::EINVAL),
-        None => {
-            let set = Arc::new(EpollSet::default());
-            table::insert(epoll, Object::Epoll(Arc::clone(&set)))?;
-            Ok(set)
+    loop {
+        match table::get(epoll).as_deref() {
+            Some(Object::Epoll(set)) => return Ok(Arc::clone(set)),
+            Some(Object::Netmap(_)) => return Err(Errno::EINVAL),
+            None => {}
+        }
+        let set = Arc::new(EpollSet::default());
+        // Otherwise another thread has added the first file.
+        if table::insert_first(epoll, Object::Epoll(Arc::clone(&set)))? {
+            return Ok(set);
         }
     }
 }
@@ -76,11 +90,14 @@ fn known_set(epoll: c_int) -> Option<Arc<EpollSet>> {
 struct Instance {
     fd: c_int,
     set: Arc<EpollSet>,
+    /// The files that the last sync found ready.
+    ready: Vec<Ready>,
 }
 
 impl Waited for Instance {
     fn sync(&mut self) -> usize {
-        self.set.sync()
+        self.ready = self.set.sync();
+        self.ready.len()
     }
 
     fn others(&self, list: &mut Vec<pollfd>) {
@@ -97,6 +114,10 @@ impl Waited for Instance {
 }
 
 impl Instance {
+    fn new(fd: c_int, set: Arc<EpollSet>) -> Self {
+        Self { fd, set, ready: Vec::new() }
+    }
+
     /// Waits, and writes the events.
     ///
     /// # Safety
@@ -125,14 +146,14 @@ impl Instance {
     /// # Safety
     /// `events` has this room.
     unsafe fn write(&self, events: *mut epoll_event, room: usize) -> Result<usize, Errno> {
-        let for_kernel = self.set.room_for_kernel(room);
+        let for_kernel = self.set.room_for_kernel(room, self.ready.len());
         let mut written = 0;
         if for_kernel > 0 {
             // SAFETY: the caller's.
             let count = unsafe { real::epoll_wait(self.fd, events, for_kernel as c_int, 0) };
             written = Errno::result(count)? as usize;
         }
-        for event in self.set.take(room - written) {
+        for event in self.set.take(&self.ready, room - written) {
             // SAFETY: the caller's; fewer than `room` are written before.
             unsafe { events.add(written).write_unaligned(event) };
             written += 1;
@@ -158,7 +179,7 @@ pub unsafe extern "C-unwind" fn epoll_wait(
         Some(set) => {
             let deadline = Deadline::after_ms(timeout_ms);
             // SAFETY: the caller's.
-            answer(unsafe { Instance { fd: epoll, set }.wait(events, room, deadline, None) })
+            answer(unsafe { Instance::new(epoll, set).wait(events, room, deadline, None) })
         }
     }
 }
@@ -183,7 +204,7 @@ pub unsafe extern "C-unwind" fn epoll_pwait(
             // SAFETY: the caller's; the mask is null or valid.
             let mask = unsafe { mask.as_ref() };
             // SAFETY: the caller's.
-            answer(unsafe { Instance { fd: epoll, set }.wait(events, room, deadline, mask) })
+            answer(unsafe { Instance::new(epoll, set).wait(events, room, deadline, mask) })
         }
     }
 }
@@ -208,6 +229,6 @@ pub unsafe extern "C-unwind" fn epoll_pwait2(
     let (time, mask) = unsafe { (timeout.as_ref(), mask.as_ref()) };
     answer(time.map(duration_of).transpose().and_then(|time| {
         // SAFETY: the caller's.
-        unsafe { Instance { fd: epoll, set }.wait(events, room, Deadline::after(time), mask) }
+        unsafe { Instance::new(epoll, set).wait(events, room, Deadline::after(time), mask) }
     }))
 }

@@ -2,16 +2,19 @@
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::process::Stdio;
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
 use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
 use sluicegate::link::Shape;
 
 use crate::exits::interrupt_lines;
 use crate::port::{NIOCRXSYNC, Port, frame};
-use crate::program::{again, has_library, is_netmap, is_preloaded, open, pipe};
+use crate::program::{
+    again, has_library, is_netmap, is_preloaded, is_preloaded_by_both_hosts, open, pipe,
+};
 use crate::scratch::lab_of;
 
 /// Runs a function in a forked child, which exits as programs do, with 0 if the function returns true.
@@ -208,6 +211,76 @@ fn ports_stay_with_a_process_that_forks_while_another_thread_is_in_a_call() {
     });
     assert!(passes(&one, &two, 2), "the parent has them");
     ends_well(in_child(|| passes(&one, &two, 3)));
+}
+
+#[test]
+fn a_child_waits_with_an_epoll_instance_that_a_thread_of_its_parent_waits_with() {
+    let test = "forks::a_child_waits_with_an_epoll_instance_that_a_thread_of_its_parent_waits_with";
+    if !is_preloaded(test) {
+        return;
+    }
+    let port = Port::register("vale1:a");
+    let epoll = Epoll::new(EpollCreateFlags::empty()).unwrap();
+    epoll.add(&port.file, EpollEvent::new(EpollFlags::EPOLLIN, 7)).unwrap();
+    ends_well(in_child(|| port.txsync() == Ok(())));
+    let (entered, release) = (pipe(), pipe());
+    for (at, fd) in [&entered.1, &release.0].into_iter().enumerate() {
+        HANDLER_PIPES[at].store(fd.as_raw_fd(), Ordering::Release);
+    }
+    interrupt_lines(stop);
+    let finds_error = || {
+        let mut events = [EpollEvent::empty()];
+        epoll.wait(&mut events, EpollTimeout::ZERO) == Ok(1)
+            && events[0].events() == EpollFlags::EPOLLERR
+    };
+    std::thread::scope(|scope| {
+        // Prints that the first child has the port.
+        let waits = scope.spawn(finds_error);
+        wait_for(&entered.0);
+        let child = in_child(|| {
+            // SAFETY: ends the child if it waits for a lock.
+            unsafe { libc::alarm(30) };
+            finds_error()
+        });
+        let ended = waitpid(child, None);
+        tell(&release.1);
+        assert_eq!(ended, Ok(WaitStatus::Exited(child, 0)));
+        assert!(waits.join().unwrap());
+    });
+}
+
+#[test]
+fn a_process_may_fork_while_its_threads_change_and_wait_with_an_epoll_instance() {
+    let test = "forks::a_process_may_fork_while_its_threads_change_and_wait_with_an_epoll_instance";
+    if !is_preloaded_by_both_hosts(test) {
+        return;
+    }
+    let port = Port::register("vale1:a");
+    let epoll = Epoll::new(EpollCreateFlags::empty()).unwrap();
+    epoll.add(&port.file, EpollEvent::new(EpollFlags::EPOLLOUT, 7)).unwrap();
+    let waits = || epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::ZERO) == Ok(1);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    let mut event = EpollEvent::new(EpollFlags::EPOLLOUT, 7);
+                    epoll.modify(&port.file, &mut event).unwrap();
+                    assert!(waits());
+                }
+            });
+        }
+        let well = (0..200).all(|_| {
+            let child = in_child(|| {
+                // SAFETY: ends the child if it waits for a lock.
+                unsafe { libc::alarm(30) };
+                waits()
+            });
+            waitpid(child, None) == Ok(WaitStatus::Exited(child, 0))
+        });
+        done.store(true, Ordering::Relaxed);
+        assert!(well);
+    });
 }
 
 #[test]

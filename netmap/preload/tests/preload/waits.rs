@@ -9,8 +9,10 @@ use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::{SigSet, Signal, raise};
 
+use crate::exits::interrupt_lines;
+use crate::forks::{ends_well, in_child};
 use crate::port::{Port, frame};
-use crate::program::{is_preloaded_by_both_hosts, pipe};
+use crate::program::{is_preloaded, is_preloaded_by_both_hosts, pipe, try_open};
 
 /// Waits for input of a netmap file and of another descriptor, without a limit or for some time. Returns which
 /// of the two are ready.
@@ -398,4 +400,85 @@ fn select_reads_no_more_of_its_sets_than_the_kernel_does() {
             assert!(libc::FD_ISSET(port.fd(), set), "{call}");
         }
     }
+}
+
+#[test]
+fn threads_add_and_change_files_of_an_epoll_instance_at_once() {
+    if !is_preloaded("waits::threads_add_and_change_files_of_an_epoll_instance_at_once") {
+        return;
+    }
+    let bed = Testbed::new();
+    let output = EpollFlags::EPOLLOUT;
+    let ports = [bed.port.fd(), bed.far.fd()];
+    let instances = [(); 300].map(|()| Epoll::new(EpollCreateFlags::empty()).unwrap());
+    let arrived = AtomicI32::new(0);
+    let meet = |count| {
+        arrived.fetch_add(1, Ordering::AcqRel);
+        while arrived.load(Ordering::Acquire) < count {
+            std::hint::spin_loop();
+        }
+    };
+    let changes = |fd| {
+        for (epoll, round) in instances.iter().zip(0..) {
+            meet(4 * round + 2);
+            control(epoll, libc::EPOLL_CTL_ADD, fd, output).unwrap();
+            meet(4 * round + 4);
+            control(epoll, libc::EPOLL_CTL_MOD, ports[0], output).unwrap();
+        }
+    };
+    std::thread::scope(|scope| {
+        ports.map(|fd| scope.spawn(move || changes(fd))).map(|it| it.join().unwrap())
+    });
+    let mut expected = ports.map(|fd| fd as u64);
+    expected.sort_unstable();
+    for (round, epoll) in instances.iter().enumerate() {
+        let mut events = [EpollEvent::empty(); 4];
+        let count = epoll.wait(&mut events, EpollTimeout::ZERO).unwrap();
+        let mut found: Vec<_> = events[..count].iter().map(EpollEvent::data).collect();
+        found.sort_unstable();
+        assert_eq!(found, expected, "round {round}");
+    }
+}
+
+#[test]
+fn an_epoll_instance_without_room_in_the_table_can_be_tried_again() {
+    if !is_preloaded("waits::an_epoll_instance_without_room_in_the_table_can_be_tried_again") {
+        return;
+    }
+    let epoll = Epoll::new(EpollCreateFlags::empty()).unwrap();
+    let files: Vec<_> = std::iter::from_fn(|| try_open(0).ok()).collect();
+    assert_eq!(files.len(), 1024, "the table is full before the process has no descriptors left");
+    let fd = files[0].as_raw_fd();
+    let add = || control(&epoll, libc::EPOLL_CTL_ADD, fd, EpollFlags::EPOLLIN);
+    assert_eq!(add(), Err(Errno::EMFILE));
+    assert_eq!(add(), Err(Errno::EMFILE), "the kernel does not keep it");
+    drop(files);
+}
+
+static INSTANCE: AtomicI32 = AtomicI32::new(-1);
+
+/// Waits with the instance that the interrupted thread waits with.
+extern "C" fn wait_in_handler(_: libc::c_int) {
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    // SAFETY: room for one event.
+    let count = unsafe { libc::epoll_wait(INSTANCE.load(Ordering::Relaxed), &raw mut event, 1, 0) };
+    SIGNALS.fetch_add(count, Ordering::Relaxed);
+}
+
+#[test]
+fn a_signal_handler_waits_with_the_epoll_instance_that_its_thread_waits_with() {
+    let test = "waits::a_signal_handler_waits_with_the_epoll_instance_that_its_thread_waits_with";
+    if !is_preloaded(test) {
+        return;
+    }
+    let bed = Testbed::new();
+    let epoll = epoll_of([bed.port.fd(), bed.reader.as_raw_fd()]);
+    ends_well(in_child(|| bed.port.txsync() == Ok(())));
+    INSTANCE.store(epoll.0.as_raw_fd(), Ordering::Relaxed);
+    // The wait prints that the child has the port.
+    interrupt_lines(wait_in_handler);
+    // SAFETY: ends the process if the handler waits for a lock.
+    unsafe { libc::alarm(30) };
+    assert_eq!(epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::NONE), Ok(1));
+    assert_eq!(SIGNALS.load(Ordering::Relaxed), 1);
 }
