@@ -55,7 +55,7 @@ pub fn wait() {
 }
 
 extern "C" fn before_fork() {
-    for_each_file(File::note_sharing);
+    note_sharing();
     // A handler that forks in the middle of a call of its own thread leaves all files with this process.
     if calls::is_interrupted() {
         return;
@@ -93,7 +93,14 @@ fn for_each_set(mut work: impl FnMut(&EpollSet)) {
     }
 }
 
+/// Notes that both processes have the files.
+fn note_sharing() {
+    for_each_file(File::note_sharing);
+}
+
 extern "C" fn in_parent() {
+    // Again: another thread may have opened one since, before this one had the lock.
+    note_sharing();
     if let Some(guard) = ManuallyDrop::into_inner(GUARD.take()) {
         IN_PROGRESS.store(false, Ordering::SeqCst);
         calls::leave();

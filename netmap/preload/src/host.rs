@@ -105,7 +105,12 @@ pub fn open(flags: c_int) -> Result<c_int, Errno> {
         // SAFETY: a descriptor of our own. The flag only shows in F_GETFL: netmap's calls never sleep.
         unsafe { real::fcntl64(fd, libc::F_SETFL, i64::from(libc::O_NONBLOCK)) };
     }
-    if let Err(error) = table::insert(fd, Object::Netmap(Arc::new(file))) {
+    let inserted = {
+        // Not during a fork: the child would have the file without its descriptors, which the kernel copies first.
+        let _alone = lock();
+        table::insert(fd, Object::Netmap(Arc::new(file)))
+    };
+    if let Err(error) = inserted {
         log::error(
             "open /dev/netmap: more than 1024 are open, or the descriptor is above 65535; close some",
         );

@@ -75,7 +75,12 @@ impl Port {
 
     /// Sends another request about a port, with a body of zeros.
     pub fn request(request: u16, name: &str) -> Result<(), Errno> {
-        control(&open(0), request, name, &mut Register::default())
+        Self::request_with(&open(0), request, name)
+    }
+
+    /// As [`Self::request`], with an open file.
+    pub fn request_with(file: &OwnedFd, request: u16, name: &str) -> Result<(), Errno> {
+        control(file, request, name, &mut Register::default())
     }
 
     /// Sends another request with this file.

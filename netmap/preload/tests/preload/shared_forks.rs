@@ -1,11 +1,13 @@
 //! Forks of a program whose ports a server has: parent and child both go on with them.
 
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
 
 use crate::forks::{ends_well, in_child};
 use crate::port::{Port, frame};
-use crate::program::is_preloaded_with_server;
+use crate::program::{is_netmap, is_preloaded_with_server, open};
 
 const PORT_INFO: u16 = 2;
 
@@ -78,4 +80,41 @@ fn a_child_in_another_pid_namespace_has_an_error_and_the_parent_goes_on() {
     // Its thread number may be one of the parent's.
     ends_well(in_child(|| one.rxsync() == Err(Errno::EXDEV) && one.txsync() == Err(Errno::EXDEV)));
     assert!(passes(&one, &two, 1));
+}
+
+#[test]
+fn a_child_that_closes_all_leaves_ports_that_are_opened_during_its_fork() {
+    if !is_preloaded_with_server(
+        "shared_forks::a_child_that_closes_all_leaves_ports_that_are_opened_during_its_fork",
+    ) {
+        return;
+    }
+    let _port = Port::register("vale1:a");
+    for round in 0..400 {
+        let (opened, done) = (AtomicUsize::new(0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let opens = scope.spawn(|| {
+                let mut files = Vec::new();
+                while !done.load(Ordering::Relaxed) && files.len() < 20 {
+                    files.push(open(0));
+                    opened.store(files.len(), Ordering::Relaxed);
+                }
+                files
+            });
+            while opened.load(Ordering::Relaxed) < 3 {
+                std::hint::spin_loop();
+            }
+            let child = in_child(|| {
+                let mut all = (3..200).filter(|fd| is_netmap(*fd));
+                // SAFETY: the child closes its own copies.
+                all.all(|fd| unsafe { libc::close(fd) } == 0)
+            });
+            done.store(true, Ordering::Relaxed);
+            ends_well(child);
+            for (at, file) in opens.join().unwrap().iter().enumerate() {
+                let asked = Port::request_with(file, PORT_INFO, "vale1:a");
+                assert_eq!(asked, Ok(()), "file {at}, round {round}");
+            }
+        });
+    }
 }
