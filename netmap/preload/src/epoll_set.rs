@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use libc::{epoll_event, pollfd};
+use libc::epoll_event;
 use nix::poll::PollFlags;
 
 use crate::calls::{Call, Calls};
 use crate::file::File;
 use crate::signals::Blocked;
-use crate::wait::add_sources;
+use crate::wait::WaitedFiles;
 
 /// Netmap files with the events that the program waits for.
 #[derive(Default)]
@@ -113,12 +113,11 @@ impl EpollSet {
         found.filter(|it| it.events != 0).collect()
     }
 
-    /// Arms and adds the engine's wake-ups. Returns the longest sleep.
-    pub fn arm(&self, list: &mut Vec<pollfd>) -> Option<Duration> {
-        let armed = self.armed().into_iter();
-        let longest =
-            armed.filter_map(|(member, file)| add_sources(file.wait(member.flags()), list));
-        longest.min()
+    /// Adds the files to arm.
+    pub fn files(&self, files: &mut WaitedFiles) {
+        for (member, file) in self.armed() {
+            files.add(&file, member.flags());
+        }
     }
 
     /// Returns how many events of the kernel the next answer takes, of `room`: all, or what the netmap files

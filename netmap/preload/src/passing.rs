@@ -82,6 +82,8 @@ fn join(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     // Closing a socket ends the lock that a request of this process has on it.
     file.between_requests(&mut || replaced = replace(fd));
     replaced?;
+    // Not during a fork, as in `host::open`.
+    let _opening = host::lock();
     table::put(fd, handle)
 }
 

@@ -14,13 +14,14 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use libc::{pollfd, sigset_t, timespec};
 use nix::errno::Errno;
 use nix::poll::PollFlags;
-use sluicegate_netmap::engine::WaitSources;
 
+use crate::file::File;
 use crate::real;
 use crate::signals::Blocked;
 
@@ -35,8 +36,34 @@ pub trait Waited {
     /// Takes the kernel's answer for the descriptors that `others` has added. Returns how many are ready.
     fn take(&mut self, list: &[pollfd]) -> usize;
 
-    /// Arms the engine's wake-ups and adds them. Returns the longest sleep.
-    fn arm(&self, list: &mut Vec<pollfd>) -> Option<Duration>;
+    /// Adds the netmap files to arm.
+    fn files(&self, files: &mut WaitedFiles);
+}
+
+/// Netmap files with the events to wait for, each once: a file has one wake-up for each thread.
+#[derive(Default)]
+pub struct WaitedFiles(Vec<(Arc<File>, PollFlags)>);
+
+impl WaitedFiles {
+    /// Adds events of a file.
+    pub fn add(&mut self, file: &Arc<File>, events: PollFlags) {
+        match self.0.iter_mut().find(|(it, _)| Arc::ptr_eq(it, file)) {
+            Some((_, all)) => *all |= events,
+            None => self.0.push((Arc::clone(file), events)),
+        }
+    }
+
+    /// Arms the engine's wake-ups and adds them to a list. Returns the longest sleep.
+    fn arm(self, list: &mut Vec<pollfd>) -> Option<Duration> {
+        let entry =
+            |&(fd, events): &(c_int, PollFlags)| pollfd { fd, events: events.bits(), revents: 0 };
+        let limits = self.0.into_iter().filter_map(|(file, events)| {
+            let sources = file.wait(events);
+            list.extend(sources.descriptors.iter().map(entry));
+            sources.longest
+        });
+        limits.min()
+    }
 }
 
 /// The time when a call ends; none if it waits without a limit.
@@ -93,7 +120,9 @@ pub fn wait(
         list.clear();
         waited.others(&mut list);
         let others = list.len();
-        let longest = waited.arm(&mut list);
+        let mut files = WaitedFiles::default();
+        waited.files(&mut files);
+        let longest = files.arm(&mut list);
         let ready = waited.sync();
         let remaining = deadline.remaining();
         let time = match (remaining, longest) {
@@ -112,14 +141,6 @@ pub fn wait(
             return Ok(ready);
         }
     }
-}
-
-/// Adds the engine's wake-ups to a list. Returns the longest sleep.
-pub fn add_sources(sources: WaitSources, list: &mut Vec<pollfd>) -> Option<Duration> {
-    let entry =
-        |&(fd, events): &(c_int, PollFlags)| pollfd { fd, events: events.bits(), revents: 0 };
-    list.extend(sources.descriptors.iter().map(entry));
-    sources.longest
 }
 
 /// Sleeps until a descriptor is ready or the time is over; none for no limit.

@@ -1,7 +1,6 @@
 //! The list of a poll(2) that has netmap files.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use libc::pollfd;
 use nix::poll::PollFlags;
@@ -9,7 +8,7 @@ use nix::poll::PollFlags;
 use crate::epoll_set::EpollSet;
 use crate::file::File;
 use crate::table::{self, Object};
-use crate::wait::{Waited, add_sources};
+use crate::wait::{Waited, WaitedFiles};
 
 /// Descriptors with the events to wait for, and those found.
 pub struct WaitList(Vec<Entry>);
@@ -84,12 +83,13 @@ impl Waited for WaitList {
         ready
     }
 
-    fn arm(&self, list: &mut Vec<pollfd>) -> Option<Duration> {
-        let longest = self.0.iter().filter_map(|it| match &it.kind {
-            Kind::Netmap(file) => add_sources(file.wait(flags(it.entry.events)), list),
-            Kind::Epoll(set) => set.arm(list),
-            Kind::Other => None,
-        });
-        longest.min()
+    fn files(&self, files: &mut WaitedFiles) {
+        for it in &self.0 {
+            match &it.kind {
+                Kind::Netmap(file) => files.add(file, flags(it.entry.events)),
+                Kind::Epoll(set) => set.files(files),
+                Kind::Other => {}
+            }
+        }
     }
 }

@@ -3,7 +3,6 @@
 
 use std::ffi::c_int;
 use std::sync::Arc;
-use std::time::Duration;
 
 use libc::{epoll_event, pollfd, sigset_t, timespec};
 use nix::errno::Errno;
@@ -11,7 +10,7 @@ use nix::errno::Errno;
 use super::answer;
 use crate::epoll_set::{EpollSet, Ready};
 use crate::table::{self, Object};
-use crate::wait::{Deadline, Waited, duration_of, wait};
+use crate::wait::{Deadline, Waited, WaitedFiles, duration_of, wait};
 use crate::{ownership, real};
 
 /// epoll_ctl(2).
@@ -108,8 +107,8 @@ impl Waited for Instance {
         list.iter().filter(|it| it.revents != 0).count()
     }
 
-    fn arm(&self, list: &mut Vec<pollfd>) -> Option<Duration> {
-        self.set.arm(list)
+    fn files(&self, files: &mut WaitedFiles) {
+        self.set.files(files);
     }
 }
 

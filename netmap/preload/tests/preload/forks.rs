@@ -227,15 +227,17 @@ fn a_child_waits_with_an_epoll_instance_that_a_thread_of_its_parent_waits_with()
     for (at, fd) in [&entered.1, &release.0].into_iter().enumerate() {
         HANDLER_PIPES[at].store(fd.as_raw_fd(), Ordering::Release);
     }
-    interrupt_lines(stop);
     let finds_error = || {
         let mut events = [EpollEvent::empty()];
         epoll.wait(&mut events, EpollTimeout::ZERO) == Ok(1)
             && events[0].events() == EpollFlags::EPOLLERR
     };
     std::thread::scope(|scope| {
-        // Prints that the first child has the port.
-        let waits = scope.spawn(finds_error);
+        let waits = scope.spawn(|| {
+            // The wait prints that the first child has the port.
+            interrupt_lines(stop);
+            finds_error()
+        });
         wait_for(&entered.0);
         let child = in_child(|| {
             // SAFETY: ends the child if it waits for a lock.
