@@ -33,7 +33,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 thread_local! {
     /// This thread, if it is known.
     static THREAD: Cell<Option<Thread>> = const { Cell::new(None) };
-    /// The file in which this thread is in a call: its address, or 0.
+    /// The file in which this thread has a request or a call: its address, or 0.
     static CALLING: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -62,6 +62,18 @@ fn thread() -> Thread {
 /// Returns true if no thread has this number.
 fn has_exited(thread: u32) -> bool {
     kill(Pid::from_raw(thread.cast_signed()), None) == Err(Errno::ESRCH)
+}
+
+/// A request or call of this thread, until it is dropped.
+struct Entered {
+    /// The file in which the thread was before: a signal handler may use another one.
+    before: usize,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        CALLING.set(self.before);
+    }
 }
 
 /// A file that a server has open for this process.
@@ -172,6 +184,7 @@ impl RemoteFile {
 
     /// Sends a request, and returns its answer. Its lines go to the log.
     fn ask(&self, message: &Message) -> Result<(Message, Vec<OwnedFd>), Errno> {
+        let _entered = self.enter()?;
         let (answer, files) = match exchange(&self.socket, &self.requests, message) {
             Ok(Some(answer)) => answer,
             Err(Errno::EMFILE) => {
@@ -205,19 +218,24 @@ impl RemoteFile {
     /// Returns this thread's entry.
     ///
     /// # Errors
-    /// EAGAIN: none is free, or this is a signal handler in the middle of a call. EXDEV: this process is in another PID
-    /// namespace.
+    /// EAGAIN: none is free, or as `enter`. EXDEV: this process is in another PID namespace.
     fn entry(&self) -> Result<usize, Errno> {
-        if CALLING.get() == self.address() {
-            return Err(Errno::EAGAIN);
-        }
+        let _entered = self.enter()?;
         let thread = thread();
         self.check_namespace(thread)?;
         self.doorbell.claim(thread.number, has_exited).ok_or(Errno::EAGAIN)
     }
 
-    fn address(&self) -> usize {
-        std::ptr::from_ref(self).addr()
+    /// Begins a request or a call.
+    ///
+    /// # Errors
+    /// EAGAIN: this is a signal handler in the middle of one of its thread.
+    fn enter(&self) -> Result<Entered, Errno> {
+        let address = std::ptr::from_ref(self).addr();
+        if CALLING.get() == address {
+            return Err(Errno::EAGAIN);
+        }
+        Ok(Entered { before: CALLING.replace(address) })
     }
 
     /// Checks that the other processes of the file know this thread by its number.
@@ -245,10 +263,10 @@ impl RemoteFile {
     }
 
     fn call_at(&self, entry: usize, operation: Operation) -> Result<u32, Errno> {
-        let before = CALLING.replace(self.address());
+        let entered = self.enter()?;
         let answer =
             self.doorbell.call(entry, operation, self.spins, || server_lives(&self.socket));
-        CALLING.set(before);
+        drop(entered);
         if self.doorbell.take_lines() {
             // The answer's lines go to the log.
             let _ = self.ask(&request(LINES, Vec::new()));

@@ -2,18 +2,24 @@
 
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::process::Stdio;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use sluicegate::link::{self, Shape};
 
 use crate::port::{Port, frame};
-use crate::program::{again, has_library, pipe};
+use crate::program::{again, has_library, is_preloaded_with_server, pipe};
 use crate::scratch::lab_of;
 
 extern "C" fn exit_well(_: libc::c_int) {
     // SAFETY: this is the test: a handler that exits.
     unsafe { libc::exit(0) }
 }
+
+/// netmap's request for a port's information.
+const PORT_INFO: u16 = 2;
 
 /// As fcntl.h has them: who gets SIGIO for a descriptor.
 const F_SETOWN_EX: libc::c_int = 15;
@@ -69,6 +75,29 @@ fn a_signal_handler_may_exit_in_the_middle_of_a_registration() {
         }
     };
     assert!(status.success(), "{status}");
+}
+
+static PORT: OnceLock<Port> = OnceLock::new();
+static ANSWER: AtomicI32 = AtomicI32::new(0);
+
+/// Makes a request of the port in whose request the thread is.
+extern "C" fn request_in_handler(_: libc::c_int) {
+    let answer = PORT.get().unwrap().request_again(PORT_INFO, "vale1:a");
+    ANSWER.store(answer.map_or_else(|errno| errno as i32, |()| 0), Ordering::Relaxed);
+}
+
+#[test]
+fn a_signal_handler_s_request_in_the_middle_of_another_of_its_port_is_refused() {
+    let test = "exits::a_signal_handler_s_request_in_the_middle_of_another_of_its_port_is_refused";
+    if !is_preloaded_with_server(test) {
+        return;
+    }
+    let port = PORT.get_or_init(|| Port::register("vale1:a"));
+    // The request prints the reason.
+    interrupt_lines(request_in_handler);
+    assert_eq!(port.request_again(PORT_INFO, "nosuch0"), Err(Errno::ENXIO));
+    assert_eq!(ANSWER.load(Ordering::Relaxed), Errno::EAGAIN as i32);
+    assert_eq!(port.request_again(PORT_INFO, "vale1:a"), Ok(()));
 }
 
 const PACKETS: u64 = 300;
