@@ -248,10 +248,11 @@ impl Session {
             number => {
                 let kind = u16::try_from(number).map_err(|_| Errno::EINVAL)?;
                 let mut request = Request::decode(kind, &message.body)?;
+                let closed = entry.closed();
                 let mut perform = || open.request(&mut message.port, &mut request);
                 match perform() {
                     // As netmap, whose port is free when close(2) returns or the program is known to have exited.
-                    Err(Errno::EBUSY) if entry.wait_for_ended() => perform()?,
+                    Err(Errno::EBUSY) if entry.wait_for_ended(closed) => perform()?,
                     result => result?,
                 }
                 if let Request::Register(_) = request {
