@@ -14,7 +14,7 @@ use nix::poll::PollFlags;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
-use super::connection::{ask_to_join, dial, exchange, request, server_lives};
+use super::connection::{ask_to_join, dial, exchange, new_request, server_lives};
 use super::doorbell::{Doorbell, ENTRIES, NO_LIMIT, Operation, drain};
 use super::message::{CLOSE, LINES, Message, REGION, REGISTER, VERSION, WAKER, network_namespace};
 use super::request_lock::ThreadLock;
@@ -210,7 +210,7 @@ impl RemoteFile {
             return Ok(waker);
         }
         let body = (entry as u32).to_ne_bytes().to_vec();
-        let (_, files) = self.ask(&request(WAKER, body))?;
+        let (_, files) = self.ask(&new_request(WAKER, body))?;
         let waker = files.into_iter().next().ok_or(Errno::EPROTO)?;
         Ok(self.wakers[entry].get_or_init(|| waker))
     }
@@ -269,7 +269,7 @@ impl RemoteFile {
         drop(entered);
         if self.doorbell.take_lines() {
             // The answer's lines go to the log.
-            let _ = self.ask(&request(LINES, Vec::new()));
+            let _ = self.ask(&new_request(LINES, Vec::new()));
         }
         answer.map_err(|_| self.has_ended())
     }
@@ -285,7 +285,7 @@ impl RemoteFile {
 
 impl NetmapFile for RemoteFile {
     fn request(&self, port: &mut PortName, request: &mut Request) -> Result<(), Errno> {
-        let message = super::connection::request(request.kind().into(), request.encode());
+        let message = new_request(request.kind().into(), request.encode());
         let message = Message { port: port.clone(), ..message };
         let (answer, files) = self.ask(&message)?;
         *request = Request::decode(request.kind(), &answer.body)?;
@@ -300,7 +300,7 @@ impl NetmapFile for RemoteFile {
         if let Some(region) = self.region.get() {
             return Ok(region.clone());
         }
-        let (answer, files) = self.ask(&request(REGION, Vec::new()))?;
+        let (answer, files) = self.ask(&new_request(REGION, Vec::new()))?;
         let bytes = answer.body.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes));
         let (bytes, fd) = bytes.zip(files.into_iter().next()).ok_or(Errno::EPROTO)?;
         Ok(self.region.get_or_init(|| Region { fd: Arc::new(fd), bytes }).clone())
@@ -364,7 +364,7 @@ impl Drop for RemoteFile {
     fn drop(&mut self) {
         if !self.is_left {
             // Waits until the port is closed. A server that has ended has closed it.
-            let _ = self.ask(&request(CLOSE, Vec::new()));
+            let _ = self.ask(&new_request(CLOSE, Vec::new()));
         }
     }
 }

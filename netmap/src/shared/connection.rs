@@ -14,14 +14,15 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
-    AddressFamily, Shutdown, SockFlag, SockType, UnixAddr, connect, getsockopt, shutdown, socket,
-    sockopt,
+    AddressFamily, Shutdown, SockFlag, SockType, UnixAddr, connect, getsockopt, setsockopt,
+    shutdown, socket, sockopt,
 };
+use nix::sys::time::{TimeVal, TimeValLike};
 
 use super::message::{JOIN, LIST, Message, REGISTER, Received, VERSION, errno, receive, send};
 use super::request_lock::{ThreadLock, lock_requests, try_lock_out_processes, unlock};
 
-/// The time in which a server greets, and lists its files.
+/// The time in which a server accepts, greets, and lists its files.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// The time that a process waits to join a file.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(1);
@@ -32,6 +33,9 @@ const JOIN_INTERVAL: Duration = Duration::from_micros(100);
 pub(super) fn dial(path: &Path) -> Result<Option<(OwnedFd, Received)>, Errno> {
     let flags = SockFlag::SOCK_CLOEXEC;
     let socket = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
+    // A server that is stopped accepts none: connect(2) waits for room in its list.
+    let limit = TimeVal::seconds(ANSWER_TIMEOUT.as_secs().cast_signed());
+    setsockopt(&socket, sockopt::SendTimeout, &limit)?;
     let connected = loop {
         match connect(socket.as_raw_fd(), &UnixAddr::new(path)?) {
             Err(Errno::EINTR) => {}
@@ -46,8 +50,8 @@ pub(super) fn dial(path: &Path) -> Result<Option<(OwnedFd, Received)>, Errno> {
     Ok(Some((socket, hello)))
 }
 
-/// Makes a request. Its tag is of this process: one that was killed had another, unless it asked the same first.
-pub(super) fn request(number: u32, body: Vec<u8>) -> Message {
+/// Makes a request with a new tag: the process's number and a counter.
+pub(super) fn new_request(number: u32, body: Vec<u8>) -> Message {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let next = NEXT.fetch_add(1, Ordering::Relaxed);
     let tag = u64::from(std::process::id()) << 32 | u64::from(next);
@@ -99,7 +103,7 @@ pub(super) fn ask_to_join(socket: &OwnedFd) -> Received {
         }
         std::thread::sleep(JOIN_INTERVAL);
     }
-    let request = request(JOIN, Vec::new());
+    let request = new_request(JOIN, Vec::new());
     let answer = send(socket, &request, &[]).and_then(|()| answer(socket, request.tag, Some(end)));
     unlock(socket.as_fd());
     answer
@@ -163,7 +167,7 @@ pub fn list(path: &Path) -> Result<Option<String>, Errno> {
         Some(_) => return Err(Errno::EPROTO),
         None => return Err(Errno::ENXIO),
     }
-    let request = request(LIST, Vec::new());
+    let request = new_request(LIST, Vec::new());
     send(&socket, &request, &[])?;
     let end = Instant::now() + ANSWER_TIMEOUT;
     let (answer, files) = answer(&socket, request.tag, Some(end))?.ok_or(Errno::ENXIO)?;
