@@ -39,3 +39,4 @@ pub mod abi;
 pub mod engine;
 pub mod program_file;
 pub mod shared;
+mod standard_streams;

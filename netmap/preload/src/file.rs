@@ -143,8 +143,6 @@ impl File {
 
     /// Arms and returns the events that end a sleep.
     pub fn wait(&self, events: PollFlags) -> WaitSources {
-        // The first sleep of a thread makes descriptors.
-        let _reserved = Reserved::new();
         let Ok((open, _call)) = self.begin() else { return WaitSources::default() };
         open.wait(engine_events(events))
     }

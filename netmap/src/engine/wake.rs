@@ -7,17 +7,21 @@
 //!   sleep until the eventfd is readable
 //! ```
 
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::unistd::{read, write};
+
+use crate::standard_streams::above_streams;
 
 /// Wakes one thread that sleeps in a file.
 #[derive(Debug)]
 pub(super) struct Waker {
-    event: EventFd,
+    /// An eventfd.
+    event: OwnedFd,
     asleep: AtomicBool,
     written: AtomicBool,
 }
@@ -29,7 +33,7 @@ impl Waker {
     /// No descriptor is left.
     pub(super) fn new() -> Result<Self, Errno> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        let event = EventFd::from_value_and_flags(0, flags)?;
+        let event = above_streams(EventFd::from_value_and_flags(0, flags)?.into())?;
         Ok(Self { event, asleep: AtomicBool::new(false), written: AtomicBool::new(false) })
     }
 
@@ -47,7 +51,7 @@ impl Waker {
     fn drain(&self) {
         if self.written.swap(false, Ordering::Acquire) {
             // Empty already if a wake-up was read between its write and its mark.
-            let _ = self.event.read();
+            let _ = read(&self.event, &mut [0; 8]);
         }
     }
 
@@ -62,7 +66,7 @@ impl Waker {
 
     /// Wakes the thread, whether it sleeps or is about to.
     pub(super) fn wake_anyway(&self) {
-        let _ = self.event.write(1);
+        let _ = write(&self.event, &1_u64.to_ne_bytes());
         // Release: pairs with `drain`, which reads the event after it.
         self.written.store(true, Ordering::Release);
     }
@@ -94,23 +98,25 @@ impl Wakers {
 mod tests {
     use super::*;
 
+    /// Reads how many wake-ups have come.
+    fn count(waker: &Waker) -> Result<u64, Errno> {
+        let mut bytes = [0; 8];
+        read(&waker.event, &mut bytes).map(|_| u64::from_ne_bytes(bytes))
+    }
+
     #[test]
     fn only_a_sleeper_is_woken_and_once() {
         let (wakers, waker) = (Wakers::default(), Arc::new(Waker::new().unwrap()));
         wakers.add(&waker);
         wakers.wake();
-        assert_eq!(waker.event.read(), Err(Errno::EAGAIN), "it does not sleep");
+        assert_eq!(count(&waker), Err(Errno::EAGAIN), "it does not sleep");
         waker.arm();
         wakers.wake();
         wakers.wake();
-        assert_eq!(waker.event.read(), Ok(1));
+        assert_eq!(count(&waker), Ok(1));
         waker.arm();
         wakers.wake();
         waker.arm();
-        assert_eq!(
-            waker.event.read(),
-            Err(Errno::EAGAIN),
-            "an earlier wake-up ends no later sleep"
-        );
+        assert_eq!(count(&waker), Err(Errno::EAGAIN), "an earlier wake-up ends no later sleep");
     }
 }

@@ -15,19 +15,17 @@
 //!   JOIN       -->
 //!              <-- answer                  with the doorbell's memory and socket
 //! ```
-#![allow(unsafe_code)]
-
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 
+use nix::cmsg_space;
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, recvmsg, sendmsg};
-use nix::{cmsg_space, libc};
 use sluicegate_base::socket_file::files_in_message;
 
 use crate::abi::PortName;
+use crate::standard_streams::above_streams;
 
 /// The version of messages and doorbell: client and server have the same.
 pub(super) const VERSION: u32 = 2;
@@ -58,7 +56,7 @@ pub(super) const REGION: u32 = 0x1_0006;
 pub(super) struct Message {
     /// The type of a request; the errno of an answer, 0 for success; the server's [`VERSION`] in a hello.
     pub(super) number: u32,
-    /// A request's, which its answer repeats: a process may be killed before it has read an answer.
+    /// Identifies a request; its answer repeats it. A process may be killed before it has read an answer.
     pub(super) tag: u64,
     pub(super) port: PortName,
     /// A request's body, or its answer; the server's network namespace in a hello; its [`VERSION`] in the answer to
@@ -156,17 +154,6 @@ pub(super) fn receive(socket: &impl AsFd, takes_files: bool) -> Received {
         Some(message) if !flags.contains(MsgFlags::MSG_TRUNC) => Ok(Some((message, files))),
         _ => Err(Errno::EPROTO),
     }
-}
-
-/// Moves a descriptor off the numbers of stdin, stdout and stderr, which a daemon may have closed: its lines would go
-/// into it.
-fn above_streams(file: OwnedFd) -> Result<OwnedFd, Errno> {
-    if file.as_raw_fd() > libc::STDERR_FILENO {
-        return Ok(file);
-    }
-    let moved = fcntl(&file, FcntlArg::F_DUPFD_CLOEXEC(libc::STDERR_FILENO + 1))?;
-    // SAFETY: the kernel has just made the descriptor for this process.
-    Ok(unsafe { OwnedFd::from_raw_fd(moved) })
 }
 
 /// Identifies the network namespace of this thread: device and inode; nothing if it is unknown.
