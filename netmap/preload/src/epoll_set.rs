@@ -54,7 +54,8 @@ pub struct Ready {
 }
 
 /// The members, locked. Meanwhile no signal handler runs in this thread, because it could need them, and a fork waits,
-/// because they would stay locked in the child. Not to be kept while a file is synced or closed.
+/// because they would stay locked in the child; it does not wait for a handler in the middle of another call, nor does a
+/// fork of such a handler wait. Not to be kept while a file is synced or closed.
 struct Locked<'a> {
     members: MutexGuard<'a, Vec<Member>>,
     // Dropped after the lock, in this order.

@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use sluicegate_netmap::engine::{Engine, NetmapFile};
 use sluicegate_netmap::shared::RemoteFile;
 
-use crate::calls::{Call, OPEN_AND_CLOSE};
+use crate::calls::{self, Call, OPEN_AND_CLOSE};
 use crate::environment::{self, ServerAddress};
 use crate::file::File;
 use crate::standard_streams::Reserved;
@@ -27,6 +27,12 @@ pub type EngineGuard = MutexGuard<'static, Known>;
 /// Locks the engine for opens.
 pub fn lock() -> EngineGuard {
     ENGINE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps other threads from forking, which would copy the table to the child after the descriptors. None in a signal
+/// handler in the middle of a call, which may have the lock.
+pub fn lock_out_forks() -> Option<EngineGuard> {
+    (!calls::is_interrupted()).then(lock)
 }
 
 fn engine() -> Result<Arc<Engine>, Errno> {

@@ -22,7 +22,7 @@ use sluicegate_netmap::shared::{RemoteFile, ThreadLock, server_of};
 use crate::file::File;
 use crate::standard_streams::Reserved;
 use crate::table::{self, Handle, Object};
-use crate::{environment, host, log, real};
+use crate::{calls, environment, host, log, real};
 
 /// Returns the descriptor to send for a file, which lives as long as the file.
 ///
@@ -65,6 +65,10 @@ fn is_same(one: &Path, other: &Path) -> bool {
 static JOINS: ThreadLock = ThreadLock::new();
 
 fn join(socket: BorrowedFd<'_>) -> Result<(), Errno> {
+    if calls::is_interrupted() {
+        // A signal handler in the middle of a call of its thread, which may have the locks.
+        return Err(Errno::EAGAIN);
+    }
     let _call = host::begin()?;
     let _reserved = Reserved::new();
     let alone = JOINS.lock();
@@ -83,8 +87,8 @@ fn join(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     file.between_requests(&mut || replaced = replace(fd));
     replaced?;
     // Not during a fork, as in `host::open`.
-    let _opening = host::lock();
-    table::put(fd, handle)
+    let _alone = host::lock();
+    table::put(fd, handle).map(drop)
 }
 
 /// Makes a received descriptor one of an open file of this library.

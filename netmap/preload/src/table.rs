@@ -164,7 +164,7 @@ pub fn netmap(fd: c_int) -> Option<Arc<File>> {
 /// # Errors
 /// EMFILE: there are too many, or the number is too high.
 pub fn insert(fd: c_int, object: Object) -> Result<(), Errno> {
-    put(fd, Handle::new(object).ok_or(Errno::EMFILE)?)
+    put(fd, Handle::new(object).ok_or(Errno::EMFILE)?).map(drop)
 }
 
 /// Puts a new object into the table if the descriptor is not there. Returns true if it was not.
@@ -182,19 +182,18 @@ pub fn insert_first(fd: c_int, object: Object) -> Result<bool, Errno> {
     Ok(true)
 }
 
-/// Makes a descriptor lead to the same object as `handle`.
+/// Makes a descriptor lead to the same object as `handle`. Returns a reference to what it led to before.
 ///
 /// # Errors
 /// EMFILE: the number is too high.
-pub fn put(fd: c_int, handle: Handle) -> Result<(), Errno> {
+pub fn put(fd: c_int, handle: Handle) -> Result<Option<Handle>, Errno> {
     let number = number(fd).ok_or(Errno::EMFILE)?;
     let before = number.swap(handle.index(), Ordering::AcqRel);
     std::mem::forget(handle);
     if before == 0 {
         COUNT.fetch_add(1, Ordering::Relaxed);
     }
-    drop(owned(before));
-    Ok(())
+    Ok(owned(before))
 }
 
 /// Takes a descriptor out of the table. If that was the last reference, dropping the answer closes the object.

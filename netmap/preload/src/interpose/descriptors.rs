@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_long, c_uint};
 use nix::errno::Errno;
 
 use crate::table::{self, Handle};
-use crate::{ownership, real};
+use crate::{host, ownership, real};
 
 /// Returns true if a call on this descriptor concerns the table.
 fn is_tracked(fd: c_int) -> bool {
@@ -31,9 +31,14 @@ fn copy(from: c_int, call: impl FnOnce() -> c_int) -> c_int {
         return copy;
     };
     let errno = Errno::last();
-    // Drops what had the number only when it leads to the copy, so that other threads' calls always find a file.
-    match table::put(copy, original) {
-        Ok(()) => {
+    let replaced = {
+        let _alone = host::lock_out_forks();
+        table::put(copy, original)
+    };
+    match replaced {
+        // Only now: other threads' calls always find a file.
+        Ok(closed) => {
+            drop(closed);
             errno.set();
             copy
         }

@@ -11,7 +11,7 @@ use super::answer;
 use crate::epoll_set::{EpollSet, Ready};
 use crate::table::{self, Object};
 use crate::wait::{Deadline, Waited, WaitedFiles, duration_of, wait};
-use crate::{ownership, real};
+use crate::{host, ownership, real};
 
 /// epoll_ctl(2).
 ///
@@ -67,6 +67,7 @@ fn set_of(epoll: c_int) -> Result<Arc<EpollSet>, Errno> {
             None => {}
         }
         let set = Arc::new(EpollSet::default());
+        let _alone = host::lock_out_forks();
         // Otherwise another thread has added the first file.
         if table::insert_first(epoll, Object::Epoll(Arc::clone(&set)))? {
             return Ok(set);
