@@ -1,4 +1,4 @@
-//! The features that are checked.
+//! The features that `check` tries, each with its packets.
 
 use std::os::fd::AsFd;
 use std::path::Path;

@@ -21,7 +21,7 @@ extern "C" fn exit_well(_: libc::c_int) {
 /// netmap's request for a port's information.
 const PORT_INFO: u16 = 2;
 
-/// As fcntl.h has them: who gets SIGIO for a descriptor.
+/// The receiver of a descriptor's SIGIO, as in fcntl.h.
 const F_SETOWN_EX: libc::c_int = 15;
 const F_OWNER_TID: libc::c_int = 0;
 
@@ -31,7 +31,7 @@ struct Owner {
     thread: libc::pid_t,
 }
 
-/// Makes this thread run a handler while it prints a line: SIGIO says that stderr, a pipe, has something to read.
+/// Makes this thread run a handler while it prints a line: stderr is a pipe, and SIGIO comes with a byte in it.
 pub fn interrupt_lines(handler: extern "C" fn(libc::c_int)) {
     let (reader, writer) = pipe();
     // It stays open, so that a line raises no other signal.

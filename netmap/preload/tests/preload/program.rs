@@ -24,7 +24,7 @@ pub fn library() -> PathBuf {
 /// Runs a test in a process of its own that has loaded the library. Returns true in that process; false in the
 /// first one, when the other has passed.
 pub fn is_preloaded(test: &str) -> bool {
-    if has_library() {
+    if begins() {
         return true;
     }
     passes(test, &mut again(test));
@@ -33,7 +33,7 @@ pub fn is_preloaded(test: &str) -> bool {
 
 /// As [`is_preloaded`], with a server.
 pub fn is_preloaded_with_server(test: &str) -> bool {
-    if has_library() {
+    if begins() {
         return true;
     }
     let server = TestServer::new(EngineOptions::default());
@@ -44,6 +44,15 @@ pub fn is_preloaded_with_server(test: &str) -> bool {
 /// As [`is_preloaded`], without and with a server.
 pub fn is_preloaded_by_both_hosts(test: &str) -> bool {
     is_preloaded(test) || is_preloaded_with_server(test)
+}
+
+/// Returns true in a process that has loaded the library. It ends by a signal if it waits for something for too long.
+fn begins() -> bool {
+    if has_library() {
+        // SAFETY: the call has no memory of this program.
+        unsafe { libc::alarm(120) };
+    }
+    has_library()
 }
 
 fn passes(test: &str, command: &mut Command) {

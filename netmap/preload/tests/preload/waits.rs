@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use libc::{pollfd, timespec};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal, raise};
 
 use crate::exits::interrupt_lines;
@@ -445,6 +446,9 @@ fn an_epoll_instance_without_room_in_the_table_can_be_tried_again() {
     if !is_preloaded("waits::an_epoll_instance_without_room_in_the_table_can_be_tried_again") {
         return;
     }
+    // Each file has a descriptor, of 1024 by default.
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
     let epoll = Epoll::new(EpollCreateFlags::empty()).unwrap();
     let files: Vec<_> = std::iter::from_fn(|| try_open(0).ok()).collect();
     assert_eq!(files.len(), 1024, "the table is full before the process has no descriptors left");
