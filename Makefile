@@ -7,7 +7,7 @@
 # make bench-record  writes docs/bench.json from such a run, then `make readme`
 # make readme        writes the tables and the chart of README.md and docs/bench.md from docs/bench.json
 # make vm-test       other kernels, and drivers of real cards, in QEMU: KERNELS="7.2" DRIVERS="igb"
-# make soak          half an hour: netmap programs that scribble, are killed, or send random requests: SEEDS=1000 CYCLES=500
+# make soak          an hour: netmap programs that scribble, are killed, or send random requests: SEEDS=1000 CYCLES=500
 # make install       after make: installs the command, its library, manual pages, completions and documents into PREFIX
 # make help          this list
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Long runs of tests that are short in `make test`: netmap programs that scribble over their memory, that are killed,
-# and random requests. Takes about half an hour.
+# and random requests. Takes about an hour.
 #
 #     SEEDS=1000  CYCLES=500  INPUTS=2000000
 set -eu
