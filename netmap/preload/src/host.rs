@@ -29,10 +29,25 @@ pub fn lock() -> EngineGuard {
     ENGINE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps other threads from forking, which would copy the table to the child after the descriptors. None in a signal
-/// handler in the middle of a call, which may have the lock.
-pub fn lock_out_forks() -> Option<EngineGuard> {
-    (!calls::is_interrupted()).then(lock)
+/// Keeps other threads from forking, until it is dropped: a fork copies the table to the child after the descriptors.
+pub struct ForkLock(Option<EngineGuard>);
+
+/// Waits for the end of another thread's fork, and keeps others out. None in a signal handler in the middle of a call,
+/// which may have the lock.
+pub fn lock_out_forks() -> Option<ForkLock> {
+    if calls::is_interrupted() {
+        return None;
+    }
+    // Before the lock: a signal handler of this thread must not wait for it.
+    calls::enter();
+    Some(ForkLock(Some(lock())))
+}
+
+impl Drop for ForkLock {
+    fn drop(&mut self) {
+        self.0.take();
+        calls::leave();
+    }
 }
 
 fn engine() -> Result<Arc<Engine>, Errno> {
