@@ -252,7 +252,11 @@ impl Session {
                 let mut perform = || open.request(&mut message.port, &mut request);
                 match perform() {
                     // As netmap, whose port is free when close(2) returns or the program is known to have exited.
-                    Err(Errno::EBUSY) if entry.wait_for_ended(closed) => perform()?,
+                    Err(Errno::EBUSY) if entry.wait_for_ended(closed) => {
+                        // The first reason no longer holds.
+                        LINES.take();
+                        perform()?;
+                    }
                     result => result?,
                 }
                 if let Request::Register(_) = request {
