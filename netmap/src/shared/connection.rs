@@ -36,17 +36,16 @@ pub(super) fn dial(path: &Path) -> Result<Option<(OwnedFd, Received)>, Errno> {
     // A server that is stopped accepts none: connect(2) waits for room in its list.
     let limit = TimeVal::seconds(ANSWER_TIMEOUT.as_secs().cast_signed());
     setsockopt(&socket, sockopt::SendTimeout, &limit)?;
-    let connected = loop {
+    let end = Instant::now() + ANSWER_TIMEOUT;
+    loop {
         match connect(socket.as_raw_fd(), &UnixAddr::new(path)?) {
-            Err(Errno::EINTR) => {}
-            connected => break connected,
+            Err(Errno::ENOENT | Errno::ECONNREFUSED) => return Ok(None),
+            Err(Errno::EINTR) if Instant::now() < end => {}
+            Err(Errno::EINTR | Errno::EAGAIN) => return Err(Errno::ETIMEDOUT),
+            connected => break connected?,
         }
-    };
-    match connected {
-        Err(Errno::ENOENT | Errno::ECONNREFUSED) => return Ok(None),
-        connected => connected?,
     }
-    let hello = answer(&socket, 0, Some(Instant::now() + ANSWER_TIMEOUT));
+    let hello = answer(&socket, 0, Some(end));
     Ok(Some((socket, hello)))
 }
 
