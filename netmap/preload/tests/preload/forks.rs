@@ -13,7 +13,7 @@ use sluicegate::link::Shape;
 use crate::exits::interrupt_lines;
 use crate::port::{NIOCRXSYNC, Port, frame};
 use crate::program::{
-    again, has_library, is_netmap, is_preloaded, is_preloaded_by_both_hosts, open, pipe,
+    again, end_in, has_library, is_netmap, is_preloaded, is_preloaded_by_both_hosts, open, pipe,
 };
 use crate::scratch::lab_of;
 
@@ -23,6 +23,7 @@ pub fn in_child(run: impl FnOnce() -> bool) -> Pid {
     match unsafe { fork() }.unwrap() {
         ForkResult::Parent { child } => child,
         ForkResult::Child => {
+            end_in(60);
             let well = run();
             // SAFETY: ends the process.
             unsafe { libc::exit(i32::from(!well)) }
@@ -196,8 +197,6 @@ fn ports_stay_with_a_process_that_forks_while_another_thread_is_in_a_call() {
         });
         wait_for(&entered.0);
         let child = in_child(|| {
-            // SAFETY: ends the child if it waits for a lock.
-            unsafe { libc::alarm(30) };
             let sent = one.txsync();
             // SAFETY: the child closes its own copy.
             let closed = unsafe { libc::close(two.fd()) };
@@ -239,11 +238,7 @@ fn a_child_waits_with_an_epoll_instance_that_a_thread_of_its_parent_waits_with()
             finds_error()
         });
         wait_for(&entered.0);
-        let child = in_child(|| {
-            // SAFETY: ends the child if it waits for a lock.
-            unsafe { libc::alarm(30) };
-            finds_error()
-        });
+        let child = in_child(finds_error);
         let ended = waitpid(child, None);
         tell(&release.1);
         assert_eq!(ended, Ok(WaitStatus::Exited(child, 0)));
@@ -273,11 +268,7 @@ fn a_process_may_fork_while_its_threads_change_and_wait_with_an_epoll_instance()
             });
         }
         let well = (0..200).all(|_| {
-            let child = in_child(|| {
-                // SAFETY: ends the child if it waits for a lock.
-                unsafe { libc::alarm(30) };
-                waits()
-            });
+            let child = in_child(waits);
             waitpid(child, None) == Ok(WaitStatus::Exited(child, 0))
         });
         done.store(true, Ordering::Relaxed);

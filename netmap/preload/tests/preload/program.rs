@@ -24,7 +24,7 @@ pub fn library() -> PathBuf {
 /// Runs a test in a process of its own that has loaded the library. Returns true in that process; false in the
 /// first one, when the other has passed.
 pub fn is_preloaded(test: &str) -> bool {
-    if begins() {
+    if has_library() {
         return true;
     }
     passes(test, &mut again(test));
@@ -33,7 +33,7 @@ pub fn is_preloaded(test: &str) -> bool {
 
 /// As [`is_preloaded`], with a server.
 pub fn is_preloaded_with_server(test: &str) -> bool {
-    if begins() {
+    if has_library() {
         return true;
     }
     let server = TestServer::new(EngineOptions::default());
@@ -46,15 +46,6 @@ pub fn is_preloaded_by_both_hosts(test: &str) -> bool {
     is_preloaded(test) || is_preloaded_with_server(test)
 }
 
-/// Returns true in a process that has loaded the library. It ends by a signal if it waits for something for too long.
-fn begins() -> bool {
-    if has_library() {
-        // SAFETY: the call has no memory of this program.
-        unsafe { libc::alarm(120) };
-    }
-    has_library()
-}
-
 fn passes(test: &str, command: &mut Command) {
     let output = command.output().unwrap();
     let text = [output.stdout, output.stderr].concat();
@@ -62,9 +53,19 @@ fn passes(test: &str, command: &mut Command) {
     assert!(output.status.success() && text.contains("1 passed"), "{test}: {text}");
 }
 
-/// Returns true in a process that has loaded the library.
+/// Returns true in a process that has loaded the library. A signal ends it if it waits for something for too long.
 pub fn has_library() -> bool {
-    std::env::var_os("LD_PRELOAD").is_some_and(|it| *it == *library())
+    let has_library = std::env::var_os("LD_PRELOAD").is_some_and(|it| *it == *library());
+    if has_library {
+        end_in(120);
+    }
+    has_library
+}
+
+/// Makes a signal end this process after some seconds. A forked child has no such limit before it calls this.
+pub fn end_in(seconds: u32) {
+    // SAFETY: the call has no memory of this program.
+    unsafe { libc::alarm(seconds) };
 }
 
 /// A command that runs a test in a process that has loaded the library.

@@ -481,8 +481,6 @@ fn a_signal_handler_waits_with_the_epoll_instance_that_its_thread_waits_with() {
     INSTANCE.store(epoll.0.as_raw_fd(), Ordering::Relaxed);
     // The wait prints that the child has the port.
     interrupt_lines(wait_in_handler);
-    // SAFETY: ends the process if the handler waits for a lock.
-    unsafe { libc::alarm(30) };
     assert_eq!(epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::NONE), Ok(1));
     assert_eq!(SIGNALS.load(Ordering::Relaxed), 1);
 }
