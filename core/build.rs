@@ -8,7 +8,10 @@ const BPF: &str = "bpf";
 
 fn main() {
     println!("cargo::rerun-if-changed={BPF}");
-    for name in ["ingress", "redirects"] {
+    // For build scripts that compile a program for the scrub stage: the folder of chain.h.
+    let folder = env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");
+    println!("cargo::metadata=include={folder}/{BPF}");
+    for name in ["ingress", "redirects", "scrub_test"] {
         if let Err(error) = compile(name) {
             // A line each: cargo reads no more of a message.
             error.lines().for_each(|line| println!("cargo::error={line}"));

@@ -240,13 +240,13 @@ fn show_age(age: Duration) -> String {
 }
 
 fn claim_json(claimed: &OwnedStage) -> Value {
-    let OwnedStage { stage, owner, tally } = claimed;
+    let OwnedStage { stage, owner, tally, is_owned } = claimed;
     json!({
         "stage": stage,
         "action": owner.action.name(),
         "filter": owner.filter,
         "command": owner.command,
-        "pid": owner.pid,
+        "pid": is_owned.then_some(owner.pid),
         "first_queue": owner.first_queue,
         "queues": owner.queues,
         "age_s": age(claimed).as_secs_f64(),
@@ -291,11 +291,11 @@ impl ClaimsReport {
         }
         writeln!(
             out,
-            "{:<7} {:<6} {:>15} {:>12} {:>8}  {:<20} filter",
-            "action", "queues", "packets", "missed", "since", "process"
+            "{:<7} {:<6} {:>15} {:>12} {:>15} {:>8}  {:<20} filter",
+            "action", "queues", "packets", "missed", "dropped", "since", "process"
         )?;
         for claimed in claims {
-            let OwnedStage { owner, tally, .. } = claimed;
+            let OwnedStage { owner, tally, is_owned, .. } = claimed;
             let filter = if owner.filter.is_empty() { "(everything)" } else { &owner.filter };
             let first = owner.first_queue;
             let queues = match owner.queues {
@@ -304,14 +304,57 @@ impl ClaimsReport {
             };
             writeln!(
                 out,
-                "{:<7} {queues:<6} {:>15} {:>12} {:>8}  {:<20} {filter}",
+                "{:<7} {queues:<6} {:>15} {:>12} {:>15} {:>8}  {:<20} {filter}",
                 owner.action.name(),
                 show_count(tally.packets),
                 show_count(tally.missed),
+                show_count(tally.dropped),
                 show_age(age(claimed)),
-                format!("{} ({})", owner.command, owner.pid),
+                match is_owned {
+                    true => format!("{} ({})", owner.command, owner.pid),
+                    false => "resident, no process".into(),
+                },
             )?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluicegate::xdp::resident::{Action, Owner};
+
+    use super::*;
+
+    #[test]
+    fn a_scrub_stage_is_shown_with_its_packets_and_drops() {
+        let owner = Owner {
+            since_ns: 0,
+            pid: 7,
+            command: "scrubber".into(),
+            first_queue: 0,
+            queues: 4,
+            action: Action::Scrub,
+            filter: "floods".into(),
+        };
+        let tally = StageCounters { packets: 1000, dropped: 900, ..StageCounters::default() };
+        let claims = vec![OwnedStage { stage: 8, owner, tally, is_owned: true }];
+        let json = claim_json(&claims[0]);
+        assert_eq!((&json["action"], &json["dropped"]), (&json!("scrub"), &json!(900)));
+        let program = ResidentReport { id: 1, mode: "native", pinned: false, packets: 0, bytes: 0 };
+        let shown = ClaimsReport {
+            command: "claims",
+            interface: "eth0".into(),
+            program: Some(program),
+            claims,
+            host: None,
+            host_left: false,
+        };
+        let mut text = Vec::new();
+        shown.print(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let words: Vec<&str> = text.lines().last().unwrap().split_whitespace().collect();
+        assert_eq!(words[..5], ["scrub", "0-3", "1,000", "0", "900"], "{text}");
+        assert!(text.ends_with("scrubber (7)         floods\n"), "{text}");
     }
 }

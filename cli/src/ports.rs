@@ -177,6 +177,7 @@ fn hides(owner: &Owner) -> Option<String> {
         Action::Take => "takes",
         Action::Drop => "drops",
         Action::Forward => "forwards",
+        Action::Scrub => "filters",
         Action::Pass | Action::Mirror => return None,
     };
     let packets = match owner.filter.as_str() {
@@ -338,6 +339,7 @@ mod tests {
             ("those that pass packets on", vec![(Action::Mirror, ""), (Action::Pass, "udp")], None),
             ("a claim", vec![(Action::Take, "udp")], Some("sluice (process 7) takes 'udp'")),
             ("a forward", vec![(Action::Forward, "")], Some("sluice (process 7) forwards all")),
+            ("a scrubber", vec![(Action::Scrub, "")], Some("sluice (process 7) filters all")),
             (
                 "several",
                 vec![(Action::Take, "udp"), (Action::Mirror, ""), (Action::Drop, "")],

@@ -2,42 +2,23 @@
 /*
  * The resident program: one per interface, shared by all processes that use it.
  *
- *	packet -> count -> mirrors -> reserved -> flows -> claims -> end -> the host
- *	                   `---------- sluice_stages, tail calls -------'
+ *	packet -> count -> mirrors -> scrub -> flows -> claims -> end -> the host
+ *	                   `-------- sluice_stages, tail calls -----'
  *
- * Mirrors and claims are programs of their owners, inserted into sluice_stages at run time. When an
+ * The stages are programs of their owners, inserted into sluice_stages at run time. When an
  * owner exits or is killed, the kernel removes its sockets from the maps, including the one in
  * sluice_alive. Stages that drop, copy, forward or pass flows check sluice_alive; one that redirects
  * to sockets finds none. The packets go to the next stage, and finally to the host.
  */
-#include <linux/bpf.h>
-#include <bpf/bpf_helpers.h>
+#include "chain.h"
 
-#include "ingress.h"
-
-/* Programs of the stages; key: enum sluice_stage. Emptied when its last descriptor is closed. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
-	__uint(max_entries, SLUICE_STAGES);
-	__type(key, __u32);
-	__type(value, __u32);
-} sluice_stages SEC(".maps");
-
-/* A socket of each stage's owner, to which nothing is sent. Key: stage. */
+/* The socket of sluice_alive, inserted when the owner takes the stage; nothing is sent to it. Key: stage. */
 struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
 	__uint(max_entries, SLUICE_STAGES);
 	__type(key, __u32);
 	__type(value, __u32);
 } sluice_owned SEC(".maps");
-
-/* The same socket, inserted when the stage is complete and begins to act. Key: stage. */
-struct {
-	__uint(type, BPF_MAP_TYPE_XSKMAP);
-	__uint(max_entries, SLUICE_STAGES);
-	__type(key, __u32);
-	__type(value, __u32);
-} sluice_alive SEC(".maps");
 
 /* Sockets of claims on all packets that have no program. Key: receive queue. */
 struct {
@@ -54,15 +35,6 @@ struct {
 	__type(key, __u32);
 	__type(value, __u32);
 } sluice_out SEC(".maps");
-
-/* Counters; resized for all CPUs when loaded. Key: cpu * SLUICE_STAGES + stage. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, SLUICE_STAGES);
-	__type(key, __u32);
-	__type(value, struct sluice_tally);
-} sluice_tallies SEC(".maps");
 
 /* Descriptions of owners. Key: stage. Only its owner writes. */
 struct {
@@ -82,19 +54,6 @@ const volatile __u32 frags = 0;
 static __always_inline __u64 wire_bytes(struct xdp_md *ctx)
 {
 	return frags ? bpf_xdp_get_buff_len(ctx) : ctx->data_end - ctx->data;
-}
-
-static __always_inline struct sluice_tally *tally_of(__u32 stage)
-{
-	__u32 key = bpf_get_smp_processor_id() * SLUICE_STAGES + stage;
-
-	return bpf_map_lookup_elem(&sluice_tallies, &key);
-}
-
-/* Returns true if a stage is complete and its owner is alive. */
-static __always_inline int is_alive(__u32 stage)
-{
-	return bpf_map_lookup_elem(&sluice_alive, &stage) != 0;
 }
 
 static __always_inline void count(struct xdp_md *ctx, struct sluice_tally *tally)
@@ -175,6 +134,31 @@ _Static_assert(SLUICE_CLAIMS + SLUICE_CLAIMS_MAX <= 32, "a claim is not in PROGR
 	if (present & 1ULL << (stage))                                                             \
 		bpf_tail_call_static(ctx, &sluice_stages, stage);
 
+/* Tail-calls the first present stage after the scrub stage. */
+static __always_inline void run_after_scrub(struct xdp_md *ctx, __u64 present)
+{
+	RUN(15)
+	if (present & GROUP(16)) {
+		RUN(16) RUN(17) RUN(18) RUN(19) RUN(20) RUN(21) RUN(22) RUN(23)
+	}
+	if (present & GROUP(24)) {
+		RUN(24) RUN(25) RUN(26) RUN(27) RUN(28) RUN(29) RUN(30) RUN(31)
+	}
+}
+
+/* Continues a packet that the scrub stage has passed, tail-called by sluice_resume(). */
+SEC("xdp")
+int sluice_resumed(struct xdp_md *ctx)
+{
+	struct sluice_tally *tally = tally_of(SLUICE_END);
+	__u64 present = *(volatile __u64 *)&control.present;
+
+	if (!tally)
+		return XDP_PASS;
+	run_after_scrub(ctx, present);
+	return at_the_end(ctx, present, tally);
+}
+
 SEC("xdp")
 int sluice_ingress(struct xdp_md *ctx)
 {
@@ -189,13 +173,7 @@ int sluice_ingress(struct xdp_md *ctx)
 			RUN(0) RUN(1) RUN(2) RUN(3) RUN(4) RUN(5) RUN(6) RUN(7)
 		}
 		RUN(8)
-		RUN(15)
-		if (present & GROUP(16)) {
-			RUN(16) RUN(17) RUN(18) RUN(19) RUN(20) RUN(21) RUN(22) RUN(23)
-		}
-		if (present & GROUP(24)) {
-			RUN(24) RUN(25) RUN(26) RUN(27) RUN(28) RUN(29) RUN(30) RUN(31)
-		}
+		run_after_scrub(ctx, present);
 	}
 	return at_the_end(ctx, present, tally);
 }

@@ -7,18 +7,19 @@
 #define SLUICE_INGRESS_H
 
 /* Changes with the layout, or a meaning, of what is here: users of different versions cannot share a program. */
-#define SLUICE_VERSION 5
+#define SLUICE_VERSION 6
 
 /*
  * Stages. 0 to 31 hold programs with one owner each, run from the lowest up: each tail-calls the next
  * present one, the last calls the end if a mark is set. The end acts on marks: forward, direct, drop.
  *
  *	0..7	mirrors		copy matching packets, or inspect all, and pass them on
- *	8	reserved
+ *	8	scrub		drops packets of attacks, and passes the others on by `resume`
  *	9..14	unused
  *	15	flows		pass packets of the host's flows, before the claims
  *	16..31	claims		take, drop, redirect or count matching packets, unfiltered last
  *	32..47	counters	no program: the owner reads the end's counters
+ *	57	resume		the resident program's part behind the scrub stage, tail-called by it
  *	58	claim lock	no program: the owner may take a stage depending on the others
  *	59	ingress		the resident program, tail-called by the metadata reader before it
  *	60	forward		mark of an owner: the end redirects everything to another interface
@@ -36,6 +37,7 @@ enum sluice_stage {
 	SLUICE_CLAIMS_MAX = 16,
 	SLUICE_COUNTERS = 32,
 	SLUICE_COUNTERS_MAX = 16,
+	SLUICE_RESUME = 57,
 	SLUICE_CLAIM_LOCK = 58,
 	SLUICE_INGRESS = 59,
 	SLUICE_FORWARD = 60,
@@ -54,7 +56,7 @@ struct sluice_control {
 	__u32 frags;		/* loaded for frames of several buffers */
 	__u64 present;		/* a bit for each stage to run; users change it atomically */
 	__u32 detached;		/* the program was detached from the interface */
-	__u32 reserved;
+	__u32 kept;		/* the scrub stage stays without a living owner */
 	/*
 	 * For each receive queue, the claim stage that gets all its packets by `sluice_direct`; 0 for
 	 * none. Only the stage's owner writes it, or the process that cleans up after the owner.
@@ -97,6 +99,7 @@ enum sluice_kind {
 	SLUICE_KIND_PASS,	/* counted only */
 	SLUICE_KIND_MIRROR,
 	SLUICE_KIND_FORWARD,	/* to another interface */
+	SLUICE_KIND_SCRUB,	/* drops some, passes the others on */
 };
 
 #endif

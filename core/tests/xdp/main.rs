@@ -22,6 +22,7 @@ mod resident;
 mod rings;
 #[path = "../lab/scratch.rs"]
 mod scratch;
+mod scrub;
 mod unprivileged;
 mod wire;
 

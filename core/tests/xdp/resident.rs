@@ -101,7 +101,7 @@ fn a_mode_is_not_changed_under_its_users() {
 }
 
 /// A program that is kept on right0, until this goes.
-struct Kept<'a>(&'a Lab);
+pub struct Kept<'a>(pub &'a Lab);
 
 impl Drop for Kept<'_> {
     fn drop(&mut self) {

@@ -135,15 +135,21 @@ pub fn pin(cpu: usize) {
 /// The namespace and the name of the port that a child of a test opens, and holds.
 pub const TO_HOLD: &str = "SLUICE_TEST_PORT_TO_HOLD";
 
-/// A process that has a port and does nothing with it.
+/// A process that has a port, or a stage, and does nothing with it.
 pub struct Holder(std::process::Child);
 
 impl Holder {
     /// Starts one, and waits until it has the port.
     pub fn of(lab: &Lab, name: &str) -> Self {
+        let wish = format!("{} {name}", lab.netns("right"));
+        Self::running("wire::holds_a_port_for_another_test", TO_HOLD, &wish)
+    }
+
+    /// Runs a test with a variable in a process of its own, and waits until it prints "opened".
+    pub fn running(test: &str, variable: &str, value: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "wire::holds_a_port_for_another_test", "--nocapture"])
-            .env(TO_HOLD, format!("{} {name}", lab.netns("right")))
+            .args(["--exact", test, "--nocapture"])
+            .env(variable, value)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -151,6 +157,10 @@ impl Holder {
         let holder = Self(child);
         lines::until(holder.0.id(), stdout, "opened");
         holder
+    }
+
+    pub fn id(&self) -> u32 {
+        self.0.id()
     }
 
     pub fn kill(mut self) {

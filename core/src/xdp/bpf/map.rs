@@ -203,8 +203,7 @@ pub(super) fn map_info(map: BorrowedFd<'_>) -> io::Result<libbpf_sys::bpf_map_in
     unsafe { info(map, libbpf_sys::bpf_map_info::default()) }
 }
 
-/// Counters of 64 bits that a program and this process share: the mapped value of an array map with
-/// one entry.
+/// Counters of 64 bits that a program and this process share: the mapped values of an array map.
 pub struct SharedCounters {
     map: OwnedFd,
     memory: Mmap,
@@ -236,8 +235,11 @@ impl SharedCounters {
         Self::over(map, bytes / 8).map_err(failed)
     }
 
-    /// Maps the first `words` counters of an existing array map, which has at least as many.
-    pub(crate) fn over(map: OwnedFd, words: usize) -> io::Result<Self> {
+    /// Maps the first `words` counters of an existing array map, which has at least as many and BPF_F_MMAPABLE.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn over(map: OwnedFd, words: usize) -> io::Result<Self> {
         let bytes = (words * 8).next_multiple_of(PAGE_BYTES);
         let memory = Mmap::shared(map.as_fd(), bytes)?;
         Ok(Self { map, memory, words: bytes / 8 })

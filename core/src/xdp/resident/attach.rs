@@ -6,7 +6,7 @@ use std::{fmt, io};
 use libbpf_rs::{Object, ObjectBuilder, OpenObject, ProgramHandle};
 
 use super::metadata;
-use super::shared::{self, END, INGRESS, STAGES};
+use super::shared::{self, END, INGRESS, RESUME, STAGES};
 use super::{ModeRequest, Resident, privileged};
 use crate::error::{Error, Result};
 use crate::link::{Channels, Ethtool, Interface};
@@ -14,7 +14,8 @@ use crate::xdp::bpf::{self, AttachFailure, Mode, Write};
 
 /// Name of the resident program, by which other processes recognise it.
 pub(super) const PROGRAM: &str = "sluice_ingress";
-const LAST_STAGE: &str = "sluice_end";
+/// Programs that stages tail-call, and their entries in `sluice_stages`.
+const TAILS: [(&str, u32); 2] = [("sluice_resumed", RESUME), ("sluice_end", END)];
 
 /// The compiled `bpf/ingress.bpf.c`.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/ingress.bpf.o"));
@@ -101,7 +102,7 @@ fn reader(interface: &Interface, program: BorrowedFd<'_>) -> std::result::Result
     Ok(reader)
 }
 
-/// Loads the program and its maps, with the last stage installed.
+/// Loads the program and its maps, with the programs that stages tail-call.
 fn load(interface: &Interface) -> Result<Object> {
     bpf::silence_libbpf();
     let failed = |error: libbpf_rs::Error| {
@@ -157,16 +158,19 @@ fn prepare(open: &mut OpenObject, frags: bool) -> libbpf_rs::Result<()> {
     Ok(())
 }
 
-/// Installs the last stage. Binds the maps that only users access to the program, so that other processes
+/// Installs the programs that stages tail-call. Binds the maps that only users access to the program, so that other processes
 /// find them.
 fn complete(object: &Object) -> io::Result<()> {
     let ingress = program(object, PROGRAM).map_err(io::Error::other)?;
     for name in ["sluice_owned", "sluice_owners"] {
         bpf::bind_map(ingress.as_fd(), bpf::map_in(object, name)?.as_fd())?;
     }
-    let last = program(object, LAST_STAGE).map_err(io::Error::other)?;
     let stages = bpf::map_in(object, "sluice_stages")?;
-    bpf::put(stages.as_fd(), END, &last.as_fd(), Write::Any)
+    for (name, stage) in TAILS {
+        let tail = program(object, name).map_err(io::Error::other)?;
+        bpf::put(stages.as_fd(), stage, &tail.as_fd(), Write::Any)?;
+    }
+    Ok(())
 }
 
 fn program(object: &Object, name: &str) -> Result<ProgramHandle> {

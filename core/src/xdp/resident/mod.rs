@@ -24,6 +24,7 @@ mod attach;
 mod metadata;
 mod pin;
 mod program;
+mod scrub_stage;
 mod shared;
 mod stage;
 #[cfg(all(test, not(loom)))]
@@ -34,6 +35,7 @@ pub use program::Inspect;
 pub(crate) use program::{
     Sockets, load as load_program, load_copying, load_flows, load_forwarding,
 };
+pub use scrub_stage::{ChainMaps, KeptProgram, ScrubStage};
 pub use shared::StageCounters;
 pub(crate) use shared::{COUNTERS, DROP, FILTERED, FLOWS, FORWARD, MIRRORS, QUEUES_MAX, WHOLE};
 pub use stage::{Action, Owner};
@@ -58,6 +60,7 @@ const MAX_ATTEMPTS: usize = 100;
 #[derive(Debug)]
 pub struct Resident {
     interface: String,
+    rx_queues: u32,
     mode: Mode,
     program: u32,
     link: OwnedFd,
@@ -78,7 +81,7 @@ pub struct Resident {
     no_metadata: String,
 }
 
-/// A stage with an owner.
+/// A stage with an owner, or kept without one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnedStage {
     /// The number of the stage.
@@ -87,6 +90,8 @@ pub struct OwnedStage {
     pub owner: Owner,
     /// Its counters since the owner took it.
     pub tally: StageCounters,
+    /// False if the owner has exited, and its program was kept ([`ScrubStage::keep`]).
+    pub is_owned: bool,
 }
 
 /// Requested attachment mode.
@@ -205,6 +210,7 @@ impl Resident {
         let mapped = Tallies::map(tallies.fd.as_fd(), tallies.entries).map_err(failed)?;
         Ok(Self {
             interface: interface.name.clone(),
+            rx_queues: interface.rx_queues,
             mode,
             program,
             link,

@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use sluicegate_base::memory::{Mmap, PAGE_BYTES};
 
 /// Version of the shared layout: users of different versions do not share a program.
-pub(super) const VERSION: u32 = 5;
+pub(super) const VERSION: u32 = 6;
 /// Stages that copy or inspect packets and pass them on.
 pub(crate) const MIRRORS: Range<u32> = 0..8;
-/// A reserved stage between mirrors and everything that takes packets.
+/// The stage of [`ScrubStage`](super::ScrubStage), between mirrors and everything that takes packets.
 pub(super) const SCRUB: Range<u32> = 8..9;
 /// The stage that passes the host's own flows.
 pub(crate) const FLOWS: Range<u32> = 15..16;
@@ -23,6 +23,8 @@ pub(crate) const FILTERED: Range<u32> = 16..28;
 pub(crate) const WHOLE: Range<u32> = 28..32;
 /// Stages of owners that read the end's counters of all packets: neither program nor mark.
 pub(crate) const COUNTERS: Range<u32> = 32..48;
+/// The resident program's part behind the scrub stage.
+pub(super) const RESUME: u32 = 57;
 /// The lock of [`ClaimLock`](super::ClaimLock): neither program nor mark.
 pub(super) const CLAIM_LOCK: u32 = 58;
 /// The resident program itself, for a metadata reader that runs before it.
@@ -40,10 +42,10 @@ pub(crate) const STAGES: u32 = 64;
 /// Receive queues that a map of sockets has room for.
 pub(crate) const QUEUES_MAX: u32 = 256;
 
-/// Returns true if a stage's entry in `sluice_stages` may be emptied: it is not the claim lock, a mark or the
-/// resident program's own. The entries of counters are always empty.
+/// Returns true if a stage's entry in `sluice_stages` may be emptied: it is not the claim lock, a mark or one
+/// of the resident program's own. The entries of counters are always empty.
 pub(super) fn has_program(stage: u32) -> bool {
-    stage < CLAIM_LOCK
+    stage < RESUME
 }
 
 /// `struct sluice_control`.
@@ -53,7 +55,7 @@ pub(super) struct ControlLayout {
     frags: u32,
     present: AtomicU64,
     detached: AtomicU32,
-    reserved: u32,
+    kept: AtomicU32,
     direct: [AtomicU8; QUEUES_MAX as usize],
 }
 
@@ -82,7 +84,8 @@ const _: () = {
     assert!(offset_of!(ControlLayout, direct) == 24);
     // The end's marks are above all stages with programs.
     assert!(
-        CLAIM_LOCK < INGRESS
+        RESUME < CLAIM_LOCK
+            && CLAIM_LOCK < INGRESS
             && INGRESS < FORWARD
             && FORWARD < DROP
             && DROP < DIRECT
@@ -90,7 +93,7 @@ const _: () = {
     );
     // A stage number fits in a byte of `direct`, where 0 means none.
     assert!(WHOLE.start > 0 && STAGES <= 256);
-    assert!(WHOLE.end <= COUNTERS.start && COUNTERS.end <= CLAIM_LOCK);
+    assert!(WHOLE.end <= COUNTERS.start && COUNTERS.end <= RESUME);
     assert!(size_of::<StageCounters>() == 48);
     assert!(tally::TAKEN == 16 && tally::DROPPED_BYTES == 40);
 };
@@ -136,6 +139,18 @@ impl ControlPage {
     pub(super) fn is_detached(&self) -> bool {
         // Pairs with the store in `set_detached`.
         self.layout().detached.load(Ordering::Relaxed) != 0
+    }
+
+    /// Keeps the scrub stage without a living owner, or no longer.
+    pub(super) fn set_kept(&self, kept: bool) {
+        // Pairs with the load in `is_kept`: an independent flag, which publishes nothing.
+        self.layout().kept.store(kept.into(), Ordering::Relaxed);
+    }
+
+    /// Returns true if a stage stays without a living owner.
+    pub(super) fn is_kept(&self, stage: u32) -> bool {
+        // Pairs with the store in `set_kept`.
+        SCRUB.contains(&stage) && self.layout().kept.load(Ordering::Relaxed) != 0
     }
 
     /// Makes a stage run from the next packet on.

@@ -45,10 +45,13 @@ pub enum Action {
     Mirror = 4,
     /// Redirects packets to another interface.
     Forward = 5,
+    /// Drops packets of attacks and passes the others on.
+    Scrub = 6,
 }
 
 impl Action {
-    const ALL: [Self; 5] = [Self::Take, Self::Drop, Self::Pass, Self::Mirror, Self::Forward];
+    const ALL: [Self; 6] =
+        [Self::Take, Self::Drop, Self::Pass, Self::Mirror, Self::Forward, Self::Scrub];
 
     /// Returns the action's name in options and output.
     pub fn name(self) -> &'static str {
@@ -58,6 +61,7 @@ impl Action {
             Self::Pass => "pass",
             Self::Mirror => "mirror",
             Self::Forward => "forward",
+            Self::Scrub => "scrub",
         }
     }
 }
@@ -77,7 +81,7 @@ pub struct Owner {
     pub queues: u32,
     /// Its action on packets.
     pub action: Action,
-    /// Its filter; empty for everything. Truncated if it is very long.
+    /// Its filter, empty for everything; for [`Action::Scrub`] a description. Truncated if it is very long.
     pub filter: String,
 }
 
@@ -204,21 +208,38 @@ impl Stage {
     ) -> Result<Self> {
         let (operation, ports) = match owner.action {
             Action::Mirror => ("copy packets from", "mirrors"),
+            Action::Scrub => ("drop attacks on", ""),
             _ => ("take packets from", "ports of this kind"),
         };
         let failed = |error| resident.failed(operation, error);
         let liveness_socket = bpf::liveness_socket().map_err(failed)?;
         let Some(number) = occupy(resident, stages.clone(), &liveness_socket).map_err(failed)?
         else {
-            let taken = failed(io::Error::other(match stages.len() {
-                1 => "another process already does the same there".into(),
-                most => format!("it has at most {most} {ports}"),
-            }));
-            return Err(taken.remedy(format!("`sluice claims {}` shows them", resident.interface)));
+            let interface = &resident.interface;
+            let (reason, remedy) = match stages.len() {
+                1 => {
+                    let first = resident.entry(stages.start)?.map(|(owner, _)| owner.to_string());
+                    let first = first.as_deref().unwrap_or("another process");
+                    let remedy = format!("end it first (`sluice claims {interface}` shows it)");
+                    (format!("{first} already does the same there"), remedy)
+                }
+                most => {
+                    let remedy = format!("`sluice claims {interface}` shows them");
+                    (format!("it has at most {most} {ports}"), remedy)
+                }
+            };
+            return Err(failed(io::Error::other(reason)).remedy(remedy));
         };
-        // A dead owner may have left a program and entries behind.
-        resident.empty(number).map_err(failed)?;
-        let before = resident.tallies.of_owner(number);
+        let kept = match resident.control.is_kept(number) {
+            true => resident.entry(number)?,
+            false => None,
+        };
+        if kept.is_none() {
+            // A dead owner may have left a program and entries behind.
+            resident.empty(number).map_err(failed)?;
+        }
+        // The counters of a program that was kept go on.
+        let before = kept.map_or_else(|| resident.tallies.of_owner(number), |(_, before)| before);
         let entry = owner.to_bytes(before);
         bpf::write_entry(resident.owners.as_fd(), number, &entry, Write::Any).map_err(failed)?;
         Ok(Self { resident: Arc::clone(resident), number, liveness_socket, before })
@@ -263,6 +284,11 @@ impl Stage {
         Some(sender)
     }
 
+    /// Returns the interface's resident program.
+    pub(crate) fn resident(&self) -> &Resident {
+        &self.resident
+    }
+
     /// Deactivates the stage. It may still count a packet that it is processing.
     pub(crate) fn stop(&self) {
         self.resident.control.clear_present(self.number);
@@ -287,6 +313,11 @@ impl Stage {
 impl Drop for Stage {
     fn drop(&mut self) {
         let resident = &self.resident;
+        if resident.control.is_kept(self.number) {
+            let _ = bpf::remove(resident.alive.as_fd(), self.number);
+            let _ = bpf::remove(resident.owned.as_fd(), self.number);
+            return;
+        }
         // In this order, because another process may take the stage as soon as it is not owned. If a call
         // fails, the kernel does the work when the liveness socket is closed, or the next process that joins.
         self.stop();
@@ -400,18 +431,23 @@ fn stages() -> impl Iterator<Item = u32> {
 }
 
 impl Resident {
-    /// Returns the stages that have a living owner, in the order in which they process a packet.
+    /// Returns the stages that have a living owner or are kept without one, in the order in which they process a
+    /// packet.
     ///
     /// # Errors
     /// The kernel refused.
     pub fn owned_stages(&self) -> Result<Vec<OwnedStage>> {
         let held = self.held()?;
         let mut claims = Vec::new();
-        for stage in stages().filter(|&it| held & 1 << it != 0) {
+        for stage in stages() {
+            let is_owned = held & 1 << stage != 0;
+            if !is_owned && !self.control.is_kept(stage) {
+                continue;
+            }
             // None: a process is taking or leaving the stage at this moment.
             if let Some((owner, before)) = self.entry(stage)? {
                 let tally = self.tallies.of_owner(stage).since(before);
-                claims.push(OwnedStage { stage, owner, tally });
+                claims.push(OwnedStage { stage, owner, tally, is_owned });
             }
         }
         Ok(claims)
@@ -463,7 +499,7 @@ impl Resident {
     /// Removes what killed owners left behind.
     pub(super) fn clean(&self) -> Result<()> {
         let held = self.held()?;
-        for stage in stages().filter(|&it| held & 1 << it == 0) {
+        for stage in stages().filter(|&it| held & 1 << it == 0 && !self.control.is_kept(it)) {
             if self.control.is_present(stage) || self.entry(stage)?.is_some() {
                 self.clean_stage(stage)
                     .map_err(|error| self.failed("clean up the claims on", error))?;
@@ -486,6 +522,9 @@ impl Resident {
 
     /// Removes a stage's program, mark and entries. Only the stage's owner may call it.
     fn empty(&self, stage: u32) -> io::Result<()> {
+        if self.control.is_kept(stage) {
+            self.control.set_kept(false);
+        }
         self.control.clear_present(stage);
         self.control.clear_direct_of(stage);
         bpf::remove(self.alive.as_fd(), stage)?;

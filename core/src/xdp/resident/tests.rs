@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::shared::has_program;
+use super::shared::{SCRUB, has_program};
 use super::*;
 use crate::link::{self, Lab, netns};
 use crate::tests;
@@ -67,7 +67,7 @@ fn joining_cleans_up_after_killed_owners() {
         )
     };
     let living = take(&resident, FILTERED);
-    for stages in [MIRRORS, FILTERED, WHOLE, FORWARD..FORWARD + 1, DROP..DROP + 1] {
+    for stages in [MIRRORS, SCRUB, FILTERED, WHOLE, FORWARD..FORWARD + 1, DROP..DROP + 1] {
         let stage = take(&resident, stages.clone());
         let stage_number = stage.number();
         let is_whole = stages == WHOLE;
