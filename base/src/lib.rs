@@ -19,8 +19,10 @@ pub mod error;
 mod frame;
 pub mod headers;
 pub mod memory;
+pub mod regular_file;
 pub mod ring;
 pub mod socket_file;
+pub mod text_error;
 pub mod units;
 
 pub use error::{Error, Result};

@@ -5,7 +5,8 @@
 //!          --> template of the longest frame, edits --> checksums, inner before outer
 //! ```
 
-use super::error::Fault;
+use sluicegate_base::text_error::Fault;
+
 use super::layer::writer::{Draft, Fill, HeaderWriter, SumOf};
 use super::layer::{ETHER, NUMBER, PAYLOAD, RAW, STAMP, check_tpid};
 use super::size::{MAX_FRAME, SizeOrder};

@@ -8,7 +8,8 @@ use sluicegate::file::read::Reader;
 use sluicegate::port::LINKTYPE_ETHERNET;
 use sluicegate_base::headers::ETHERNET_BYTES;
 
-use super::error::{Origin, Position};
+use sluicegate_base::text_error::{Origin, Position};
+
 use super::layer::{Layer, RAW, SettingValue};
 use super::size::{MAX_FRAME, MAX_TURNS};
 use super::{MAX_STREAMS, Spec, StreamSpec};

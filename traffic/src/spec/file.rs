@@ -5,18 +5,17 @@
 
 use std::borrow::Cow;
 use std::fs::File;
-use std::io::Read;
 use std::ops::RangeInclusive;
 use std::path::Path;
-use std::sync::Arc;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::error::{Fault, Origin, Position, SpecError};
+use sluicegate_base::text_error::{Fault, Origin, Position};
+
 use super::layer::{Layer, Protocol, integer, kind, read_setting};
 use super::size::Size;
-use super::{MAX_STREAMS, Spec, StreamSpec};
+use super::{MAX_STREAMS, Spec, SpecError, StreamSpec};
 
 /// Maximum size of a file: its lists may be long.
 const MAX_FILE: u64 = 4 << 20;
@@ -32,9 +31,21 @@ impl Spec {
     /// Reads a specification in TOML. Paths of payload files are relative to the current directory.
     ///
     /// # Errors
-    /// The first error in the text, with its line.
+    /// The first error in the text, with its line:
+    ///
+    /// ```
+    /// use sluicegate_traffic::spec::Spec;
+    ///
+    /// let text = "[[stream]]\nlayers = [\n  'ether', 'ipv4', { udp = { sport = 70000 } },\n]\n";
+    /// let error = Spec::parse(text).unwrap_err();
+    /// assert_eq!(
+    ///     error.to_string(),
+    ///     "line 3, column 38: stream 0: udp.sport: 70000 is too much: the 16 bits of the field \
+    ///      hold 65535\n 3 |   'ether', 'ipv4', { udp = { sport = 70000 } },\n   |                                      ^^^^^"
+    /// );
+    /// ```
     pub fn parse(text: &str) -> Result<Self, SpecError> {
-        parse("", text, Path::new(""))
+        parse(Origin { name: String::new(), text: text.into() }, Path::new(""))
     }
 
     /// Reads a file in TOML. Paths of payload files are relative to its directory.
@@ -42,23 +53,13 @@ impl Spec {
     /// # Errors
     /// The file cannot be read; the first error in it, with its line.
     pub fn read(path: &Path) -> Result<Self, SpecError> {
-        let name = path.display().to_string();
-        let mut text = String::new();
-        let read =
-            File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_string(&mut text));
-        let problem = match read {
-            Err(error) => format!("it cannot be read: {error}"),
-            Ok(bytes) if bytes as u64 > MAX_FILE => format!("it has more than {MAX_FILE} bytes"),
-            Ok(_) => return parse(&name, &text, path.parent().unwrap_or(Path::new(""))),
-        };
-        let origin = Origin { name, text: Arc::default() };
-        Err(origin.locate(Fault::new(&Position::Nowhere, "", problem)))
+        let origin = Origin::read(path, File::open(path), MAX_FILE, "move payloads to files")?;
+        parse(origin, path.parent().unwrap_or(Path::new("")))
     }
 }
 
-pub(super) fn parse(name: &str, text: &str, base: &Path) -> Result<Spec, SpecError> {
-    let origin = Origin { name: name.into(), text: text.into() };
-    let parsed = DeTable::parse(text).map_err(|error| {
+pub(super) fn parse(origin: Origin, base: &Path) -> Result<Spec, SpecError> {
+    let parsed = DeTable::parse(&origin.text).map_err(|error| {
         let place = error.span().map_or(Position::Nowhere, Position::Text);
         Fault::new(&place, "TOML", error.message())
     });

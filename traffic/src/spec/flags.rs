@@ -7,7 +7,9 @@ use std::path::Path;
 
 use toml::de::DeValue;
 
-use super::error::{Fault, Origin, Position, SpecError};
+use sluicegate_base::text_error::{Fault, Origin, Position};
+
+use super::SpecError;
 use super::layer::{ETHER, ICMP, ICMPV6, IPV4, IPV6, PAYLOAD, STAMP, TCP, UDP, VLAN};
 use super::layer::{Field, Layer, Protocol, SettingValue, read_setting};
 use super::size::Size;

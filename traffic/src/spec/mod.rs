@@ -35,7 +35,6 @@
 mod build;
 mod capture;
 mod edits;
-mod error;
 mod file;
 mod flags;
 pub(crate) mod layer;
@@ -46,13 +45,15 @@ use std::borrow::Cow;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
+use sluicegate_base::text_error::{Fault, Origin, Position};
+
 use crate::plan::Plan;
-use error::{Fault, Origin, Position};
 use layer::Layer;
 use size::{Size, turns_of};
 
-pub use error::SpecError;
 pub use flags::Flags;
+/// An error in a specification: line, field and remedy.
+pub use sluicegate_base::text_error::TextError as SpecError;
 
 /// Maximum of streams. A plan has 16 bits for their numbers.
 const MAX_STREAMS: usize = 4096;
@@ -182,7 +183,8 @@ impl Spec {
             let problem = format!("no profile '{name}'; available: {}", names.join(", "));
             return Err(Origin::default().locate(Fault::new(&Position::Nowhere, "", problem)));
         };
-        let mut spec = file::parse(&format!("profile {name}"), profile.text, Path::new(""))?;
+        let origin = Origin { name: format!("profile {name}"), text: profile.text.into() };
+        let mut spec = file::parse(origin, Path::new(""))?;
         let size = profile.size.map(|size| size.to_string());
         spec.apply(&Flags { size, ..Flags::default() })?;
         Ok(spec)

@@ -1,9 +1,10 @@
 //! Layers above UDP, and numbers that vary within data.
 
+use sluicegate_base::text_error::Fault;
+
 use super::writer::{Content, Fill, HeaderWriter};
 use super::{Field, FieldKind, Protocol, SettingValue};
 use crate::spec::edits::Bits;
-use crate::spec::error::Fault;
 use crate::spec::value::{Form, Value};
 
 /// Types of DNS records (IANA's registry).

@@ -2,10 +2,11 @@
 
 use sluicegate_base::headers::ethertype;
 
+use sluicegate_base::text_error::Fault;
+
 use super::writer::{Cover, HeaderWriter, Ip};
 use super::{Field, FieldKind, Protocol};
 use crate::plan::Finish;
-use crate::spec::error::Fault;
 use crate::spec::value::{Form, number_of};
 
 /// Differentiated services (RFC 8126's registry): named traffic classes.

@@ -1,11 +1,12 @@
 //! Layers that contain an EtherType or have one: Ethernet and its tags (IEEE 802.3, 802.1Q), MPLS (RFC 3032,
 //! RFC 5462), ARP (RFC 826), and the tunnels GRE (RFC 2784, RFC 2890) and VXLAN (RFC 7348).
 
+use sluicegate_base::text_error::Fault;
+
 use super::writer::{Cover, HeaderWriter};
 use super::{Field, FieldKind, Layer, Protocol, SettingValue};
 use crate::plan::Finish;
 use crate::spec::edits::Bits;
-use crate::spec::error::Fault;
 use crate::spec::value::{Form, number_of};
 use sluicegate_base::headers::ethertype;
 

@@ -17,8 +17,9 @@ use std::path::Path;
 
 use toml::de::DeValue;
 
+use sluicegate_base::text_error::{Fault, Position};
+
 use super::edits::Bits;
-use super::error::{Fault, Position};
 use super::value::{Form, Value};
 use payload::{MAX_BYTES, hex};
 use transport::TcpOption;

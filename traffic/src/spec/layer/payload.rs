@@ -2,12 +2,13 @@
 
 use std::fmt;
 
+use sluicegate_base::text_error::Fault;
+
 use super::writer::{Content, Fill, HeaderWriter};
 use super::{Field, FieldKind, Protocol, SettingValue};
 use crate::analyse::Stamp;
 use crate::plan::FieldSource;
 use crate::spec::edits::Bits;
-use crate::spec::error::Fault;
 use crate::spec::value::{Form, number_of};
 
 /// Maximum of bytes in a specification: that of a frame.

@@ -3,12 +3,13 @@
 
 use std::fmt;
 
+use sluicegate_base::text_error::Fault;
+
 use super::payload::{Hex, hex};
 use super::writer::{Cover, HeaderWriter};
 use super::{Field, FieldKind, Protocol, SettingValue, link};
 use crate::plan::Finish;
 use crate::spec::edits::Bits;
-use crate::spec::error::Fault;
 use crate::spec::value::{Form, Value};
 
 const FLAGS: &[&str] = &["fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr", "ns"];

@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 
+use sluicegate_base::text_error::{Fault, Position};
+
 use super::{Layer, Protocol, Setting, SettingValue};
 use crate::plan::{FieldSource, Finish, RandomKey, hash};
 use crate::spec::Defaults;
 use crate::spec::edits::{Bits, Template};
-use crate::spec::error::{Fault, Position};
 use crate::spec::value::Value;
 
 /// A frame under construction.

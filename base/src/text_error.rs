@@ -1,11 +1,14 @@
-//! Errors in a specification, and their positions.
+//! Errors in a text that people write, and their positions: a specification of traffic, a policy.
 
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 /// The position of a setting.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Position {
+pub enum Position {
     /// No position: a default.
     #[default]
     Nowhere,
@@ -17,33 +20,33 @@ pub(crate) enum Position {
 
 /// The text that positions refer to.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Origin {
+pub struct Origin {
     /// The name of the file; empty without one.
-    pub(crate) name: String,
-    pub(crate) text: Arc<str>,
+    pub name: String,
+    /// The text.
+    pub text: Arc<str>,
 }
 
 /// An error before its position is resolved in the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Fault {
-    pub(crate) place: Position,
+pub struct Fault {
+    /// Its position.
+    pub place: Position,
     /// The object of the error: "stream dns: udp.sport".
-    pub(crate) object: String,
+    pub object: String,
     /// The error and its remedy.
-    pub(crate) problem: String,
+    pub problem: String,
 }
 
 impl Fault {
-    pub(crate) fn new(
-        place: &Position,
-        object: impl Into<String>,
-        problem: impl Into<String>,
-    ) -> Self {
+    /// Returns an error at a position.
+    pub fn new(place: &Position, object: impl Into<String>, problem: impl Into<String>) -> Self {
         Self { place: place.clone(), object: object.into(), problem: problem.into() }
     }
 
     /// Prefixes the object with the `whole` that it belongs to.
-    pub(crate) fn within(mut self, whole: &str) -> Self {
+    #[must_use]
+    pub fn within(mut self, whole: &str) -> Self {
         self.object = match self.object.as_str() {
             "" => whole.to_owned(),
             part => format!("{whole}: {part}"),
@@ -52,28 +55,27 @@ impl Fault {
     }
 }
 
-/// An error in a specification: line, field and remedy.
+/// An error in a text: position, object and remedy, then the line with marks below it.
 ///
 /// ```
-/// use sluicegate_traffic::spec::Spec;
+/// use sluicegate_base::text_error::{Fault, Origin, Position};
 ///
-/// let text = "[[stream]]\nlayers = [\n  'ether', 'ipv4', { udp = { sport = 70000 } },\n]\n";
-/// let error = Spec::parse(text).unwrap_err();
+/// let origin = Origin { name: "mix.toml".into(), text: "sport = 70000\n".into() };
+/// let error = origin.locate(Fault::new(&Position::Text(8..13), "udp.sport", "at most 65535"));
 /// assert_eq!(
 ///     error.to_string(),
-///     "line 3, column 38: stream 0: udp.sport: 70000 is too much: the 16 bits of the field \
-///      hold 65535\n 3 |   'ether', 'ipv4', { udp = { sport = 70000 } },\n   |                                      ^^^^^"
+///     "mix.toml, line 1, column 9: udp.sport: at most 65535\n 1 | sport = 70000\n   |         ^^^^^"
 /// );
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct SpecError {
+pub struct TextError {
     message: String,
     line: Option<usize>,
     object: String,
 }
 
-impl SpecError {
+impl TextError {
     /// The line of the error in the text, from 1; `None` for flags and whole files.
     pub fn line(&self) -> Option<usize> {
         self.line
@@ -89,8 +91,34 @@ impl SpecError {
 const MAX_EXCERPT: usize = 200;
 
 impl Origin {
+    /// Reads at most `max_bytes` of the file that was opened at `path`; `remedy` is for a longer one.
+    ///
+    /// # Errors
+    /// The file could not be opened, cannot be read, or is longer.
+    pub fn read(
+        path: &Path,
+        file: io::Result<File>,
+        max_bytes: u64,
+        remedy: &str,
+    ) -> Result<Self, TextError> {
+        let mut text = String::new();
+        let read = file.and_then(|file| file.take(max_bytes + 1).read_to_string(&mut text));
+        let problem = match read {
+            Err(error) => format!("it cannot be read: {error}"),
+            Ok(bytes) if bytes as u64 > max_bytes => {
+                format!("it has more than {max_bytes} bytes: {remedy}")
+            }
+            Ok(_) => String::new(),
+        };
+        let origin = Self { name: path.display().to_string(), text: text.into() };
+        match problem.as_str() {
+            "" => Ok(origin),
+            problem => Err(origin.locate(Fault::new(&Position::Nowhere, "", problem))),
+        }
+    }
+
     /// Converts a fault to an error with its position: "dns.toml, line 7, column 21".
-    pub(crate) fn locate(&self, fault: Fault) -> SpecError {
+    pub fn locate(&self, fault: Fault) -> TextError {
         let Fault { place, object, problem } = fault;
         let (position, line, excerpt) = match place {
             Position::Nowhere => (self.name.clone(), None, String::new()),
@@ -99,7 +127,9 @@ impl Origin {
         };
         let parts = [position.as_str(), object.as_str(), problem.as_str()];
         let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
-        SpecError { message: parts.join(": ") + &excerpt, line, object }
+        // Parts quote the text, which must not control a terminal.
+        let message: String = parts.join(": ").chars().map(plain).collect();
+        TextError { message: message + &excerpt, line, object }
     }
 
     /// Returns the position of some bytes, their line's number, and the line with marks below them.
@@ -121,9 +151,25 @@ impl Origin {
         let indent: String = text[begin..from].chars().map(blank).collect();
         let marks = "^".repeat(text[from..to].trim_end().chars().count().max(1));
         let margin = " ".repeat(line.to_string().len());
-        let plain = |c: char| if c.is_control() && c != '\t' { '?' } else { c };
         let shown: String = text[begin..end].trim_end().chars().map(plain).collect();
         let excerpt = format!("\n {line} | {shown}\n {margin} | {indent}{marks}");
         (position, Some(line), excerpt)
+    }
+}
+
+fn plain(c: char) -> char {
+    if c.is_control() && c != '\t' { '?' } else { c }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quoted_text_does_not_control_a_terminal() {
+        let origin = Origin { name: "x".into(), text: "\u{1b}[2J = 1".into() };
+        let error = origin.locate(Fault::new(&Position::Text(0..4), "", "unknown '\u{1b}[2J'"));
+        let expected = "x, line 1, column 1: unknown '?[2J'\n 1 | ?[2J = 1\n   | ^^^^";
+        assert_eq!(error.to_string(), expected);
     }
 }
