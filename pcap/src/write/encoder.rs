@@ -133,6 +133,30 @@ impl Encoder {
         appended
     }
 
+    /// Appends a packet with a comment. pcap holds none.
+    ///
+    /// # Panics
+    /// The chunk has another format.
+    pub fn append_with_comment(
+        &mut self,
+        chunk: &mut Chunk,
+        packet: &Packet<'_>,
+        comment: &str,
+    ) -> bool {
+        if self.layout != BlockLayout::Pcapng {
+            return self.append(chunk, packet);
+        }
+        assert!(chunk.layout() == self.layout, "a chunk of another format");
+        let mut options = Vec::new();
+        let comment = &comment[..comment.floor_char_boundary(MAX_CAUSE)];
+        push_option(&mut options, option::COMMENT, comment.as_bytes());
+        match &*self.options[packet.meta().direction as usize] {
+            [] => push_option(&mut options, option::END, &[]),
+            standing => options.extend_from_slice(standing),
+        }
+        self.append_block(chunk, packet, Some(&options))
+    }
+
     /// Appends a block with the given options, or those that follow from the packet's metadata.
     #[inline]
     fn append_block(
@@ -441,6 +465,32 @@ mod tests {
         assert_eq!(comments, ["3 packets lost before this packet in queue 2"]);
         let comment = "one; clock ticks of 10^-9 s";
         assert_eq!(second.interfaces()[0].comment, comment, "a remark is not repeated");
+    }
+
+    #[test]
+    fn a_packet_may_have_a_comment() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("commented.pcapng");
+        let mut encoder = Encoder::new(&EncoderConfig::default());
+        let mut chunk = encoder.chunk();
+        let comments = ["drop rule a".to_owned(), "ü".repeat(MAX_CAUSE)];
+        for (comment, direction) in comments.iter().zip([Direction::In, Direction::Unknown]) {
+            let meta = Meta { interface: 0, direction, ..meta(60) };
+            let packet = Packet::new(&meta, &[7; 60]);
+            assert!(encoder.append_with_comment(&mut chunk, &packet, comment));
+        }
+        let mut output = Output::create(OutputConfig::new(&path)).unwrap();
+        let (name, comment) = (String::new(), String::new());
+        let described = Interface { name, link_type: 1, snaplen: 0, comment };
+        output.add_interface(&described, None).unwrap();
+        output.write(&chunk).unwrap();
+        assert!(output.finish().failure.is_none());
+        let mut reader = Reader::open(&path).unwrap();
+        let first = reader.next_packet().unwrap().unwrap();
+        assert_eq!(first.comments().collect::<Vec<_>>(), ["drop rule a"]);
+        assert_eq!(first.packet().meta().direction, Direction::In);
+        let second = reader.next_packet().unwrap().unwrap();
+        assert_eq!(second.comments().collect::<Vec<_>>(), ["ü".repeat(MAX_CAUSE / 2)], "cut");
     }
 
     #[test]
