@@ -5,5 +5,9 @@
 //!            `--> oracle: the same verdict by plain code, to compare with
 //! ```
 
+pub mod cause;
+pub mod oracle;
+pub mod packet;
 pub mod policy;
 pub mod prefix;
+pub mod testing;

@@ -1,0 +1,21 @@
+//! Random policies and frames from a seed, to compare implementations with. The same seed gives the same ones.
+//!
+//! ```
+//! # use sluicegate_scrub::testing::{FrameGenerator, Random, random_policy};
+//! let mut random = Random::new(1);
+//! let policy = random_policy(&mut random);
+//! let frames = FrameGenerator::new(&policy);
+//! let frame = frames.frame(&mut random);
+//! ```
+
+mod frame;
+mod generator;
+mod policies;
+mod random;
+mod tcp;
+
+pub use frame::{Fragment, FrameSpec};
+pub use generator::FrameGenerator;
+pub use policies::random_policy;
+pub use random::Random;
+pub use tcp::TcpScenario;
