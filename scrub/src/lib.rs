@@ -5,9 +5,15 @@
 //!            `--> oracle: the same verdict by plain code, to compare with
 //! ```
 
+pub mod buckets;
 pub mod cause;
+pub mod counters;
+pub mod image;
 pub mod oracle;
 pub mod packet;
 pub mod policy;
 pub mod prefix;
+pub mod rules;
+pub mod sets;
+pub mod tables;
 pub mod testing;
