@@ -13,6 +13,7 @@ pub mod oracle;
 pub mod packet;
 pub mod policy;
 pub mod prefix;
+pub mod program;
 pub mod rules;
 pub mod sets;
 pub mod tables;

@@ -12,10 +12,12 @@ mod frame;
 mod generator;
 mod policies;
 mod random;
+mod rule_lists;
 mod tcp;
 
 pub use frame::{Fragment, FrameSpec};
 pub use generator::FrameGenerator;
 pub use policies::random_policy;
 pub use random::Random;
+pub use rule_lists::{drawn_packet, rule_list};
 pub use tcp::TcpScenario;

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * Limits: for each key, the time at which its next packet conforms (GCRA, ITU-T I.371).
+ *
+ *	limit, key --hash--> line a: [ tag time | tag time | tag time | tag time ]
+ *	                `--> line b: the same; the emptier one gets a new key
+ *
+ * A slot whose time has passed is free: its key is as if never seen. Nothing is evicted, so a flood of forged sources
+ * cannot reset the limit of another source. If both lines are full, the packet counts against its source's network, in
+ * one of two rows of counters each, which all keys of such packets share.
+ */
+#ifndef SCRUB_LIMITS_H
+#define SCRUB_LIMITS_H
+
+#include "buckets.h"
+#include "packet.h"
+
+#define SLOTS 4
+#define SHARED_ROWS 2
+#define SHARED_LINES (1 << 13)	/* of a row: 65,536 times */
+
+enum scrub_limit_key {
+	SCRUB_BY_SOURCE,
+	SCRUB_BY_SOURCE_NETWORK,
+	SCRUB_BY_DESTINATION,
+	SCRUB_BY_NOTHING,
+};
+
+/* A limit, two in a line. Times are in 1/16 ns. */
+struct scrub_limit {
+	__u64 salt;		/* tells limits' keys apart, also over policies */
+	__u64 cost;		/* of a packet; by bytes: of a byte, in 2^-24 */
+	__u64 tolerance;
+	__u8 by;		/* enum scrub_limit_key */
+	__u8 by_bytes;
+	__u16 counter;
+	__u32 reserved;
+};
+
+struct limit_slot {
+	__u64 tag;
+	__u64 time;
+};
+
+struct limit_line {
+	struct limit_slot slots[SLOTS];
+} __attribute__((aligned(64)));
+
+/* Resized when loaded. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 2);
+	__type(key, __u32);
+	__type(value, struct limit_line);
+} scrub_limits SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, SHARED_ROWS * SHARED_LINES);
+	__type(key, __u32);
+	__type(value, struct scrub_line);
+} scrub_shared_limits SEC(".maps");
+
+static __always_inline __u64 limit_key(__u64 high, __u64 low, __u64 salt, __u64 seed)
+{
+	/* Secret from the first step on: nobody can choose parts that cancel each other. */
+	__u64 mixed = (high ^ salt ^ seed) * (seed | 1);
+
+	mixed = (mixed ^ mixed >> 32 ^ low) * (seed >> 32 | seed << 32 | 1);
+	mixed = (mixed ^ mixed >> 29) * 0xd6e8feb86659fd93ULL;
+	return (mixed ^ mixed >> 32) | 1;
+}
+
+/* Returns true, and charges, if a packet of this cost conforms. */
+static __always_inline int conforms(__u64 *time, __u64 now, __u64 cost, __u64 tolerance)
+{
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		__u64 old = *(volatile __u64 *)time, from = old > now ? old : now;
+
+		if (from - now > tolerance)
+			return 0;
+		/* Pairs with itself on other CPUs. */
+		if (__sync_val_compare_and_swap(time, old, from + cost) == old)
+			return 1;
+	}
+	/* Two other CPUs were faster. */
+	return 1;
+}
+
+/* Returns the slot of a key, a new one if it has none; NULL if both lines are full. */
+static __always_inline struct limit_slot *limit_slot(__u64 key, __u32 mask, __u64 now)
+{
+	__u32 at[2] = { (__u32)key >> 1 & mask, (__u32)(key >> 32) & mask };
+	struct limit_slot *free = 0;
+	__u64 tag = 0;
+	int best = 0;
+
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		struct limit_line *line = bpf_map_lookup_elem(&scrub_limits, &at[i]);
+		struct limit_slot *found = 0;
+		__u64 found_tag = 0;
+		int count = 0;
+
+		if (!line)
+			return 0;
+#pragma unroll
+		for (int slot = 0; slot < SLOTS; slot++) {
+			__u64 other = *(volatile __u64 *)&line->slots[slot].tag;
+
+			if (other == key)
+				return &line->slots[slot];
+			if (line->slots[slot].time <= now) {
+				found = &line->slots[slot];
+				found_tag = other;
+				count++;
+			}
+		}
+		if (count > best) {
+			best = count;
+			free = found;
+			tag = found_tag;
+		}
+	}
+	/* Of two keys that are inserted at once, the slower one shares the slot once. Pairs with itself on other CPUs. */
+	if (free)
+		__sync_val_compare_and_swap(&free->tag, tag, key);
+	return free;
+}
+
+/* Charges a packet without a slot. */
+static __always_inline int shared_conforms(__u64 key, __u64 now, __u64 cost, __u64 tolerance)
+{
+	int ok = 0;
+
+#pragma unroll
+	for (int row = 0; row < SHARED_ROWS; row++) {
+		__u32 at = (__u32)(key >> (row * 32)) >> 4 & (SHARED_LINES * 8 - 1);
+		__u32 line_number = row * SHARED_LINES + (at >> 3);
+		struct scrub_line *line = bpf_map_lookup_elem(&scrub_shared_limits, &line_number);
+
+		/* Other keys charge these times, too: one that conforms is enough. */
+		ok |= line && conforms(&line->entries[at & 7], now, cost, tolerance);
+	}
+	return ok;
+}
+
+static __always_inline __u64 key_of(const struct scrub_limit *limit,
+				    const struct scrub_packet *packet, __u8 by, __u64 seed)
+{
+	__u64 v4 = packet->version == 4;
+
+	switch (by) {
+	case SCRUB_BY_SOURCE:
+		return limit_key(packet->src_high, packet->version, limit->salt, seed);
+	case SCRUB_BY_SOURCE_NETWORK:
+		return limit_key(packet->src_high & (v4 ? ~0ULL << 40 : ~0ULL << 16),
+				 packet->version, limit->salt, seed);
+	case SCRUB_BY_DESTINATION:
+		return limit_key(packet->dst_high ^ packet->version, packet->dst_low, limit->salt, seed);
+	default:
+		return limit_key(0, 0, limit->salt, seed);
+	}
+}
+
+/* Returns true, and charges, if a packet conforms to a limit. */
+static __always_inline int limit_conforms(const struct scrub_limit *limit,
+					  const struct scrub_packet *packet, __u32 bytes, __u64 now,
+					  __u64 seed, __u32 mask)
+{
+	__u64 cost = limit->by_bytes ? bytes * limit->cost >> 24 : limit->cost;
+	struct limit_slot *slot;
+
+	if (!cost)
+		cost = 1;
+	slot = limit_slot(key_of(limit, packet, limit->by, seed), mask, now);
+	if (slot)
+		return conforms(&slot->time, now, cost, limit->tolerance);
+	return shared_conforms(key_of(limit, packet, limit->by ?: SCRUB_BY_SOURCE_NETWORK, seed), now,
+			       cost, limit->tolerance);
+}
+
+#endif

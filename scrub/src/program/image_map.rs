@@ -1,0 +1,45 @@
+//! An image in the kernel: an array map of lines.
+
+use std::mem::size_of;
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Result};
+use libbpf_sys::bpf_map_create_opts;
+
+use crate::image::{Image, LINE_BYTES};
+
+/// BPF_F_INNER_MAP: maps of different sizes are images (Linux 5.10).
+const INNER_MAP: u32 = 1 << 12;
+/// Lines written by one system call.
+const BATCH: usize = 1 << 14;
+
+/// Creates a map, and copies an image into it. Lines of zeros need no copy.
+pub(super) fn create(image: &Image) -> Result<MapHandle> {
+    let options = bpf_map_create_opts {
+        sz: size_of::<bpf_map_create_opts>() as libbpf_sys::size_t,
+        map_flags: INNER_MAP,
+        ..Default::default()
+    };
+    let lines = image.lines();
+    let entries = lines.len().max(1) as u32;
+    let map = MapHandle::create(
+        MapType::Array,
+        Some("scrub_image"),
+        4,
+        LINE_BYTES as u32,
+        entries,
+        &options,
+    )?;
+    let mut used = (0_u32..).zip(lines).filter(|(_, line)| line.0 != [0; LINE_BYTES]).peekable();
+    let (mut keys, mut values) = (Vec::new(), Vec::new());
+    while used.peek().is_some() {
+        keys.clear();
+        values.clear();
+        for (key, line) in used.by_ref().take(BATCH) {
+            keys.extend(key.to_ne_bytes());
+            values.extend(line.0);
+        }
+        let count = (keys.len() / 4) as u32;
+        map.update_batch(&keys, &values, count, MapFlags::ANY, MapFlags::ANY)?;
+    }
+    Ok(map)
+}

@@ -1,0 +1,400 @@
+//! The XDP program: loading, the present policy's tables, counters.
+//!
+//! ```text
+//!              generation & 1
+//!   params     [ 0 | 1 ]     one policy's parameters each
+//!   images     [ 0 | 1 ]     one policy's tables each
+//!   counters   [ 0 | 1 ]     one policy's counters each
+//! ```
+//!
+//! A packet reads the generation once, so one policy decides on it. A new policy is written to the other side, and the
+//! switch is one write. Then the kernel waits until no packet uses the old side (an update of a map of maps waits for an
+//! RCU grace period: kernel/bpf/syscall.c, `maybe_wait_bpf_programs`), and its counters are final.
+
+pub mod cost;
+mod image_map;
+mod load;
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::{Ordering, fence};
+
+use libbpf_rs::{
+    MapCore, MapFlags, MapHandle, Object, PerfBuffer, PerfBufferBuilder, ProgramInput,
+};
+use sluicegate::error::{Error, Result};
+use sluicegate::xdp::live::SharedCounters;
+use sluicegate::xdp::resident::{ChainMaps, KeptProgram};
+
+use crate::cause::Decision;
+use crate::counters::{self, COUNTERS};
+use crate::image::Image;
+use crate::policy::Verdict;
+use crate::tables::Tables;
+
+/// Verdicts in `enum xdp_action`.
+const XDP_DROP: u32 = 1;
+const XDP_TX: u32 = 3;
+/// Words of `struct scrub_control`.
+const CONTROL_WORDS: usize = 10;
+/// The map of `struct scrub_control`. Its number is the version of all maps' layout.
+const CONTROL: &str = ".data.scrub1";
+/// The word of `learn_until`.
+const LEARN_UNTIL: usize = 8;
+/// The word of `stages`.
+const STAGES: usize = 9;
+/// Keys of a line of limits.
+const KEYS_PER_LINE: u32 = 4;
+/// Lines of flows for each line of limits.
+const FLOW_LINES: u32 = 2;
+/// Room for the frame of an answer.
+const MAX_ANSWER: usize = 128;
+
+/// How the program works, whatever the policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mode {
+    /// Decides, counts and samples, but drops nothing.
+    pub monitor: bool,
+    /// Acts without a living owner.
+    pub resident: bool,
+    /// Drops everything without a living owner.
+    pub fail_closed: bool,
+    /// Samples one of this number of dropped packets; 0 for none.
+    pub sample_dropped: u32,
+    /// As `sample_dropped`, of passed packets.
+    pub sample_passed: u32,
+}
+
+/// Packets and bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Packets.
+    pub packets: u64,
+    /// Their bytes, without the frame check sequence.
+    pub bytes: u64,
+}
+
+/// A policy's tables in the kernel. Several programs may use them.
+#[derive(Debug)]
+pub struct LoadedTables {
+    image: MapHandle,
+    params: Vec<u8>,
+}
+
+impl LoadedTables {
+    /// Copies tables into the kernel.
+    ///
+    /// # Errors
+    /// The kernel refuses, for lack of memory for instance.
+    pub fn load(tables: &Tables) -> Result<Self> {
+        let image = image_map::create(&tables.image);
+        let image = image.map_err(|error| load::failed("copy a policy to", error))?;
+        Ok(Self { image, params: tables.params.clone() })
+    }
+}
+
+/// The program's maps, which all its instances share.
+pub struct Program {
+    object: Object,
+    control: SharedCounters,
+    counters: SharedCounters,
+    /// Where the program for BPF_PROG_RUN reports the cause.
+    cause: SharedCounters,
+    cpus: usize,
+    mode: Mode,
+    generation: u32,
+    limit_lines: u32,
+    table_key: u64,
+    cookie_key: [u64; 2],
+}
+
+impl std::fmt::Debug for Program {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Program").field("generation", &self.generation).finish_non_exhaustive()
+    }
+}
+
+impl Program {
+    /// Makes the maps; `limit_keys` is the number of sources and others that limits can tell apart.
+    ///
+    /// # Errors
+    /// A missing privilege, or too little memory.
+    pub fn new(limit_keys: u32) -> Result<Self> {
+        Self::with(None, limit_keys)
+    }
+
+    /// Makes the maps, and loads the program that decides alone, for [`rehearse`](Self::rehearse).
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn for_rehearsal(limit_keys: u32) -> Result<Self> {
+        Self::with(Some(load::REHEARSE), limit_keys)
+    }
+
+    fn with(program: Option<&str>, limit_keys: u32) -> Result<Self> {
+        let limit_lines = limit_keys.div_ceil(KEYS_PER_LINE).max(2).next_power_of_two();
+        let cpus = libbpf_rs::num_possible_cpus().map_err(|error| load::failed("count", error))?;
+        let object = load::maps(program, cpus as u32, limit_lines, limit_lines * FLOW_LINES)?;
+        let program = Self {
+            mode: Mode::default(),
+            generation: 0,
+            limit_lines,
+            table_key: random_number(),
+            cookie_key: [random_number(), random_number()],
+            ..Self::over(object, cpus)?
+        };
+        program.write_control();
+        Ok(program)
+    }
+
+    /// Takes over the maps of a program that an earlier owner kept at this number of stages, with its tables, limits and
+    /// counters.
+    ///
+    /// # Errors
+    /// It is another version of the program, or none of this crate.
+    pub fn adopt(kept: &KeptProgram, stages: usize) -> Result<Self> {
+        let cpus = libbpf_rs::num_possible_cpus().map_err(|error| load::failed("count", error))?;
+        let Some(object) = load::kept_maps(kept)? else {
+            return Err(Error::Usage(
+                "another version of sluice keeps its scrubber there: `sluice detach` of the interface removes it"
+                    .into(),
+            ));
+        };
+        let program = Self::over(object, cpus)?;
+        if program.control.get(STAGES) != stages as u64 {
+            return Err(Error::Usage(
+                "the scrubber that was kept there has other interfaces, too: name all of them, or remove it by \
+                 `sluice detach`"
+                    .into(),
+            ));
+        }
+        let word = |at: usize| halves_of(program.control.get(at));
+        let [(generation, monitor), (resident, fail_closed)] = [word(1), word(2)];
+        let ((sample_dropped, sample_passed), (limit_mask, _)) = (word(3), word(4));
+        let [monitor, resident, fail_closed] = [monitor, resident, fail_closed].map(|it| it != 0);
+        Ok(Self {
+            mode: Mode { monitor, resident, fail_closed, sample_dropped, sample_passed },
+            generation,
+            limit_lines: limit_mask + 1,
+            table_key: program.control.get(5),
+            cookie_key: [program.control.get(6), program.control.get(7)],
+            ..program
+        })
+    }
+
+    /// Maps the memory of loaded maps.
+    fn over(object: Object, cpus: usize) -> Result<Self> {
+        let shared = |map: &str, words| {
+            let fd = load::map(&object, map).as_fd().try_clone_to_owned();
+            let shared = fd.and_then(|fd| SharedCounters::over(fd, words));
+            shared.map_err(|error| Error::system("map", format!("the scrubber's {map}"), error))
+        };
+        Ok(Self {
+            control: shared(CONTROL, CONTROL_WORDS)?,
+            counters: shared("scrub_counters", cpus * 2 * usize::from(COUNTERS) * 2)?,
+            cause: shared(".data.rehearse", 1)?,
+            object,
+            cpus,
+            mode: Mode::default(),
+            generation: 0,
+            limit_lines: 0,
+            table_key: 0,
+            cookie_key: [0; 2],
+        })
+    }
+
+    /// Loads an instance for the stage of an interface's resident program.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn load_stage(&self, chain: &ChainMaps<'_>) -> Result<OwnedFd> {
+        load::stage(&self.object, chain)
+    }
+
+    /// Writes the control value, except the time.
+    fn write_control(&self) {
+        let Mode { monitor, resident, fail_closed, sample_dropped, sample_passed } = self.mode;
+        let pairs = [
+            (self.generation, monitor.into()),
+            (resident.into(), fail_closed.into()),
+            (sample_dropped, sample_passed),
+            (self.limit_lines - 1, self.limit_lines * FLOW_LINES - 1),
+        ];
+        let pairs = pairs.map(|(first, second)| word_of(first, second));
+        let [key, other] = self.cookie_key;
+        for (word, value) in
+            (1..LEARN_UNTIL).zip(pairs.into_iter().chain([self.table_key, key, other]))
+        {
+            self.control.set(word, value);
+        }
+    }
+
+    /// Sets the number of stages at which the program is installed, for [`adopt`](Self::adopt).
+    pub fn set_stages(&self, stages: usize) {
+        self.control.set(STAGES, stages as u64);
+    }
+
+    /// Sets how the program works, from the next packet on.
+    pub fn set_mode(&mut self, mode: Mode) {
+        self.mode = mode;
+        self.write_control();
+    }
+
+    /// Returns how the program works.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Sets the key of the cookies in answers to SYNs. Those of the earlier key become invalid.
+    pub fn set_cookie_key(&mut self, key: [u64; 2]) {
+        self.cookie_key = key;
+        self.write_control();
+    }
+
+    /// Opens the buffers of samples: `pages` for each CPU. Reading calls `sample` for each one (`struct scrub_sample` and the
+    /// frame's first bytes), and `lost` with the number of lost ones.
+    ///
+    /// # Errors
+    /// Too little memory.
+    pub fn open_samples(
+        &self,
+        pages: usize,
+        mut sample: impl FnMut(&[u8]) + 'static,
+        mut lost: impl FnMut(u64) + 'static,
+    ) -> Result<PerfBuffer<'static>> {
+        let map = load::map(&self.object, "scrub_samples");
+        let builder = PerfBufferBuilder::new(&map).pages(pages);
+        let builder = builder.sample_cb(move |_, record| sample(record));
+        let buffer = builder.lost_cb(move |_, count| lost(count)).build();
+        buffer.map_err(|error| load::failed("open the samples of", error))
+    }
+
+    /// Sets the time until which packets of unknown flows pass, so that flows from before the start become known. In ns of
+    /// CLOCK_MONOTONIC.
+    pub fn learn_flows_until(&self, time_ns: u64) {
+        self.control.set(LEARN_UNTIL, time_ns);
+    }
+
+    /// Sets the time that all stages read, in ns; 0 for the kernel's clock.
+    pub fn set_time(&self, now_ns: u64) {
+        self.control.set(0, now_ns);
+    }
+
+    /// Switches to new tables. When it returns, no packet uses the old ones. Returns the old ones' counters, which are
+    /// final; those of the new tables begin at 0.
+    ///
+    /// # Errors
+    /// The kernel refuses, for lack of memory for instance. Then the old tables stay in use.
+    pub fn install(&mut self, tables: &Tables) -> Result<Vec<Count>> {
+        self.switch(&LoadedTables::load(tables)?)
+    }
+
+    /// Switches as [`install`](Self::install) does, to tables that the kernel has already.
+    ///
+    /// # Errors
+    /// As [`install`](Self::install).
+    pub fn switch(&mut self, tables: &LoadedTables) -> Result<Vec<Count>> {
+        let side = (self.generation + 1) & 1;
+        let failed = |error| load::failed("copy a policy to", error);
+        let empty = image_map::create(&Image::default()).map_err(failed)?;
+        let descriptor = |map: &MapHandle| map.as_fd().as_raw_fd().to_ne_bytes();
+        self.put("scrub_images", side, &descriptor(&tables.image))?;
+        self.put("scrub_params", side, &tables.params)?;
+        self.clear_counts(side);
+        self.generation += 1;
+        // Pairs with the program's read of the generation: then it finds the parameters and empty counters.
+        fence(Ordering::Release);
+        self.write_control();
+        // Waits for packets of the old side, and frees its image.
+        self.put("scrub_images", side ^ 1, &descriptor(&empty))?;
+        Ok(self.counts_of(side ^ 1))
+    }
+
+    fn put(&self, map: &str, key: u32, value: &[u8]) -> Result<()> {
+        let put = load::map(&self.object, map).update(&key.to_ne_bytes(), value, MapFlags::ANY);
+        put.map_err(|error| load::failed("write a map of", error))
+    }
+
+    /// Returns the counters of the present tables, summed over all CPUs, by [number](crate::counters).
+    pub fn counts(&self) -> Vec<Count> {
+        self.counts_of(self.generation & 1)
+    }
+
+    fn counts_of(&self, side: u32) -> Vec<Count> {
+        let mut counts = vec![Count::default(); usize::from(COUNTERS)];
+        for first in self.firsts(side) {
+            for (at, count) in counts.iter_mut().enumerate() {
+                count.packets += self.counters.get((first + at) * 2);
+                count.bytes += self.counters.get((first + at) * 2 + 1);
+            }
+        }
+        counts
+    }
+
+    fn clear_counts(&self, side: u32) {
+        for word in
+            self.firsts(side).flat_map(|first| first * 2..(first + usize::from(COUNTERS)) * 2)
+        {
+            self.counters.set(word, 0);
+        }
+    }
+
+    /// Returns the first counter of each CPU.
+    fn firsts(&self, side: u32) -> impl Iterator<Item = usize> + use<> {
+        (0..self.cpus).map(move |cpu| (cpu * 2 + side as usize) * usize::from(COUNTERS))
+    }
+
+    /// Decides on a frame, of at least 14 bytes.
+    ///
+    /// # Errors
+    /// The kernel refuses; the program was not made for rehearsals.
+    pub fn rehearse(&self, frame: &[u8]) -> Result<Decision> {
+        Ok(self.rehearse_answer(frame)?.0)
+    }
+
+    /// Decides on a frame like [`rehearse`](Self::rehearse). Also returns the frame that leaves, an answer or a marked
+    /// packet; empty if it is dropped or unchanged.
+    ///
+    /// # Errors
+    /// As [`rehearse`](Self::rehearse).
+    pub fn rehearse_answer(&self, frame: &[u8]) -> Result<(Decision, Vec<u8>)> {
+        let failed = |error| load::failed("run", error);
+        let mut out = vec![0; frame.len().max(MAX_ANSWER)];
+        let input = ProgramInput {
+            data_in: Some(frame),
+            data_out: Some(&mut out),
+            repeat: 1,
+            ..ProgramInput::default()
+        };
+        let output = load::program(&self.object, load::REHEARSE).test_run(input).map_err(failed)?;
+        let changed =
+            output.data.map(|it| it.to_vec()).filter(|it| it != frame).unwrap_or_default();
+        let (verdict, answer) = match output.return_value {
+            XDP_DROP => (Verdict::Drop, Vec::new()),
+            XDP_TX => (Verdict::Answer, changed),
+            _ => (Verdict::Pass, changed),
+        };
+        let cause = counters::cause(self.cause.get(0) as u16);
+        let cause = cause.ok_or_else(|| failed(io::Error::other("it reported no cause").into()))?;
+        Ok((Decision { verdict, cause }, answer))
+    }
+}
+
+/// Returns a number that nobody can guess.
+pub(crate) fn random_number() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// Returns the two values of 32 bits that are a word, in their order in memory.
+fn halves_of(word: u64) -> (u32, u32) {
+    let [a, b, c, d, e, f, g, h] = word.to_ne_bytes();
+    (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h]))
+}
+
+/// Returns the word of two values of 32 bits that follow each other in memory.
+fn word_of(first: u32, second: u32) -> u64 {
+    let ([a, b, c, d], [e, f, g, h]) = (first.to_ne_bytes(), second.to_ne_bytes());
+    u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+}

@@ -1,0 +1,133 @@
+//! The XDP program and the oracle decide alike.
+
+use std::collections::HashMap;
+
+use sluicegate_scrub::cause::Cause;
+use sluicegate_scrub::oracle::Oracle;
+use sluicegate_scrub::policy::Policy;
+use sluicegate_scrub::program::Program;
+use sluicegate_scrub::tables::{Tables, TablesError};
+use sluicegate_scrub::testing::{FrameGenerator, FrameSpec, Random, TcpScenario, random_policy};
+
+#[path = "root/mod.rs"]
+mod root;
+
+/// Frames for each policy.
+const FRAMES: usize = 10_000;
+
+/// The number of policies, from the environment: `make soak` takes more.
+fn policies() -> u64 {
+    std::env::var("SCRUB_POLICIES").map_or(100, |it| it.parse().expect("a number"))
+}
+
+/// A million pairs of policy and frame.
+#[test]
+fn verdicts_and_causes_are_equal() {
+    if !root::is_root() {
+        return;
+    }
+    let mut program = Program::for_rehearsal(1 << 16).unwrap();
+    let seed = std::env::var("SCRUB_SEED").map_or(1, |it| it.parse().expect("a number"));
+    let mut random = Random::new(seed);
+    let mut now = 1_000_000_000;
+    let (mut causes, mut too_large) = (HashMap::<Cause, u64>::new(), 0);
+    for number in 0..policies() {
+        let policy = random_policy(&mut random);
+        let tables = match Tables::build(&policy, random.number()) {
+            Ok(tables) => tables,
+            // Some random rules have too many alternatives.
+            Err(TablesError::Rules(_) | TablesError::TooManyAlternatives { .. }) => {
+                too_large += 1;
+                continue;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        program.install(&tables).unwrap();
+        let mut oracle = Oracle::new(&policy);
+        // Keys, sources and flows of earlier policies are forgotten after a day.
+        now += 86_400_000_000_000;
+        let frames = FrameGenerator::new(&policy);
+        for _ in 0..FRAMES {
+            let frame = frames.frame(&mut random);
+            // BPF_PROG_RUN takes no shorter ones.
+            if frame.len() < 14 {
+                continue;
+            }
+            now += 1000;
+            program.set_time(now);
+            let found = program.rehearse(&frame).unwrap();
+            let right = oracle.decide(&frame, now);
+            assert_eq!(
+                found,
+                right,
+                "policy {number} of seed {seed}: {policy:?}\n{}{frame:02x?}",
+                oracle.explain(&frame, now)
+            );
+            *causes.entry(without_place(right.cause)).or_default() += 1;
+        }
+    }
+    assert!(causes.len() >= 20, "{causes:?}");
+    assert!(too_large <= policies() / 20, "{too_large} policies do not fit");
+}
+
+/// Returns a cause of the same kind, of the first place.
+fn without_place(cause: Cause) -> Cause {
+    match cause {
+        Cause::Set(_) => Cause::Set(0),
+        Cause::Rule(_) => Cause::Rule(0),
+        Cause::Amplification(_) => Cause::Amplification(0),
+        Cause::Limit(_) => Cause::Limit(0),
+        other => other,
+    }
+}
+
+#[test]
+fn sequences_of_tcp_packets_are_treated_alike() {
+    if !root::is_root() {
+        return;
+    }
+    let mut program = Program::for_rehearsal(1 << 18).unwrap();
+    let mut random = Random::new(2);
+    let key = [1, 2];
+    program.set_cookie_key(key);
+    let mut now = 1_000_000_000_u64;
+    let mut causes = HashMap::new();
+    let servers = ["198.51.100.1", "198.51.100.2", "2001:db8::80"].map(|it| it.parse().unwrap());
+    for challenge in ["auto", "auto", "always", "off"] {
+        for state in ["on", "off"] {
+            for (above, below) in [(1, 1), (5, 3), (20, 5)] {
+                let text = format!(
+                    "profile.default.tcp = {{ challenge = '{challenge}', above = {above}, below = {below}, state = '{state}' }}"
+                );
+                let policy = Policy::parse(&text).unwrap();
+                program.install(&Tables::build(&policy, 5).unwrap()).unwrap();
+                let mut oracle = Oracle::new(&policy);
+                oracle.set_cookie_key(key);
+                // Forgets what the tables of TCP have.
+                now += 86_400_000_000_000;
+                let mut scenario = TcpScenario::new(&servers);
+                for _ in 0..3000 {
+                    let cookie =
+                        |spec: &FrameSpec| oracle.acknowledgement(&spec.build(), now).unwrap();
+                    let (spec, wait) = scenario.next(&mut random, cookie);
+                    now += wait;
+                    program.set_time(now);
+                    let frame = spec.build();
+                    let (ours, answer) = program.rehearse_answer(&frame).unwrap();
+                    let explained = oracle.explain(&frame, now);
+                    assert_eq!(ours, explained.decision, "{text}, {now}: {explained}");
+                    if let Some(number) = answer
+                        .get(14 + 4 * spec.tags.len() + if spec.src.is_ipv4() { 28 } else { 48 }..)
+                    {
+                        let number = u32::from_be_bytes(*number.first_chunk().unwrap());
+                        assert_eq!(Some(number), oracle.acknowledgement(&frame, now));
+                    }
+                    *causes.entry(ours).or_insert(0) += 1;
+                }
+            }
+        }
+    }
+    println!("{causes:#?}");
+    let enough = causes.values().all(|count| *count > 100);
+    assert!(causes.len() == 5 && enough, "{causes:?}");
+}
