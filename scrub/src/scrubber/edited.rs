@@ -1,0 +1,352 @@
+//! A policy with changes made while it runs: entries of sets, and rules, some until a time.
+
+use std::collections::{BTreeMap, HashSet};
+use std::net::IpAddr;
+use std::time::Instant;
+
+use ipnet::IpNet;
+use sluicegate::error::{Error, Result};
+
+use crate::policy::{MAX_SETS, Policy, Rule, Set, SetAction};
+
+/// The set of [`EditedPolicy::set_session`].
+pub const SESSION: &str = "session";
+
+/// The end of what was added; none: it stays until it is deleted.
+pub type Until = Option<Instant>;
+
+/// A policy with changes. What was added stays when [`replace`](Self::replace) changes the policy below.
+#[derive(Clone, Debug, Default)]
+pub struct EditedPolicy {
+    /// The policy, without what was deleted.
+    base: Policy,
+    /// Added entries by set.
+    entries: BTreeMap<String, BTreeMap<IpNet, Until>>,
+    rules: Vec<AddedRule>,
+    /// The address that passes until the policy is confirmed.
+    session: Option<IpAddr>,
+}
+
+/// A rule that was added.
+#[derive(Clone, Debug)]
+pub struct AddedRule {
+    /// The rule, as read for the present policy.
+    pub rule: Rule,
+    /// Its text: conditions name sets by their places, which another policy changes.
+    text: String,
+    /// It comes before the policy's rules, not after them.
+    pub first: bool,
+    /// Its end.
+    pub until: Until,
+}
+
+impl EditedPolicy {
+    /// Returns a policy without changes.
+    pub fn new(base: Policy) -> Self {
+        Self { base, ..Self::default() }
+    }
+
+    /// Returns the policy without what was added.
+    pub fn base(&self) -> &Policy {
+        &self.base
+    }
+
+    /// Returns the policy with its changes.
+    pub fn policy(&self) -> Policy {
+        let mut policy = self.base.clone();
+        for set in &mut policy.sets {
+            set.networks.extend(self.entries.get(&set.name).into_iter().flat_map(BTreeMap::keys));
+        }
+        if let Some(address) = self.session.filter(|_| policy.sets.len() < MAX_SETS) {
+            let (name, networks) = (SESSION.into(), vec![address.into()]);
+            policy.sets.push(Set { name, action: SetAction::Pass, networks });
+        }
+        policy.rules = self.rules().map(|(rule, _)| rule.clone()).collect();
+        policy
+    }
+
+    /// Returns the rules in their order, and how each was added, if it was.
+    pub fn rules(&self) -> impl Iterator<Item = (&Rule, Option<&AddedRule>)> {
+        let added = |first| self.rules.iter().filter(move |it| it.first == first);
+        let added = |first| added(first).map(|it| (&it.rule, Some(it)));
+        let base = self.base.rules.iter().map(|it| (it, None));
+        added(true).chain(base).chain(added(false))
+    }
+
+    /// Returns the sets of the policy.
+    pub fn sets(&self) -> &[Set] {
+        &self.base.sets
+    }
+
+    /// Returns the added entries of a set.
+    pub fn added(&self, set: &str) -> impl ExactSizeIterator<Item = (&IpNet, &Until)> {
+        static NONE: BTreeMap<IpNet, Until> = BTreeMap::new();
+        self.entries.get(set).unwrap_or(&NONE).iter()
+    }
+
+    /// Replaces the policy below. Returns what was added and does not fit the new one, which is removed.
+    pub fn replace(&mut self, base: Policy) -> Vec<String> {
+        self.base = base;
+        let mut removed = Vec::new();
+        self.entries.retain(|name, entries| {
+            let stays = self.base.sets.iter().any(|it| it.name == *name);
+            let count = match entries.len() {
+                1 => "1 added network".into(),
+                count => format!("{count} added networks"),
+            };
+            if !stays && !entries.is_empty() {
+                removed.push(format!("{count} of set {name}, which the policy lacks"));
+            }
+            stays
+        });
+        for added in std::mem::take(&mut self.rules) {
+            match self.whole().parse_rule(&added.text) {
+                Ok(rule) => self.rules.push(AddedRule { rule, ..added }),
+                Err(error) => removed.push(format!("the added rule {}: {error}", added.rule.name)),
+            }
+        }
+        removed
+    }
+
+    /// Adds entries to a set, or changes their end.
+    ///
+    /// # Errors
+    /// The policy has no such set.
+    pub fn add(&mut self, set: &str, networks: &[IpNet], until: Until) -> Result<()> {
+        self.set(set)?;
+        let entries = self.entries.entry(set.into()).or_default();
+        entries.extend(networks.iter().map(|it| (*it, until)));
+        Ok(())
+    }
+
+    /// Deletes entries of a set, whether they were added or not.
+    ///
+    /// # Errors
+    /// The policy has no such set, or the set not all of the entries; then nothing is deleted.
+    pub fn delete(&mut self, set: &str, networks: &[IpNet]) -> Result<()> {
+        let place = self.set(set)?;
+        let mut missing: HashSet<&IpNet> = networks.iter().collect();
+        let base = &self.base.sets[place].networks;
+        base.iter().chain(self.added(set).map(|it| it.0)).for_each(|it| {
+            missing.remove(it);
+        });
+        if let Some(network) = networks.iter().find(|it| missing.contains(it)) {
+            return Err(Error::Usage(format!(
+                "set {set} has no entry {network}; list its entries: sluice scrub sets list {set}"
+            )));
+        }
+        let deleted: HashSet<&IpNet> = networks.iter().collect();
+        self.base.sets[place].networks.retain(|it| !deleted.contains(it));
+        if let Some(entries) = self.entries.get_mut(set) {
+            entries.retain(|it, _| !deleted.contains(it));
+        }
+        Ok(())
+    }
+
+    /// Replaces all entries of a set.
+    ///
+    /// # Errors
+    /// The policy has no such set.
+    pub fn replace_entries(&mut self, set: &str, networks: Vec<IpNet>) -> Result<()> {
+        let place = self.set(set)?;
+        self.entries.remove(set);
+        self.base.sets[place].networks = networks;
+        Ok(())
+    }
+
+    /// Adds a rule in TOML, before all others or after them.
+    ///
+    /// # Errors
+    /// The first error in the text, or another rule has its name.
+    pub fn add_rule(&mut self, text: &str, first: bool, until: Until) -> Result<String> {
+        let rule =
+            self.whole().parse_rule(text).map_err(|error| Error::Usage(error.to_string()))?;
+        let name = rule.name.clone();
+        let added = AddedRule { rule, text: text.into(), first, until };
+        let place = if first { 0 } else { self.rules.len() };
+        self.rules.insert(place, added);
+        Ok(name)
+    }
+
+    /// Deletes a rule, whether it was added or not.
+    ///
+    /// # Errors
+    /// There is no such rule.
+    pub fn delete_rule(&mut self, name: &str) -> Result<()> {
+        let count = self.base.rules.len() + self.rules.len();
+        self.base.rules.retain(|it| it.name != name);
+        self.rules.retain(|it| it.rule.name != name);
+        match self.base.rules.len() + self.rules.len() < count {
+            true => Ok(()),
+            false => Err(Error::Usage(format!(
+                "no rule '{name}'; list the rules: sluice scrub rules list"
+            ))),
+        }
+    }
+
+    /// Sets the address that passes until the policy is confirmed, as a set of its own.
+    pub fn set_session(&mut self, address: Option<IpAddr>) {
+        self.session = address;
+    }
+
+    /// Returns the address that passes until the policy is confirmed.
+    pub fn session(&self) -> Option<IpAddr> {
+        self.session
+    }
+
+    /// Returns the first end of what was added.
+    pub fn next_end(&self) -> Option<Instant> {
+        let entries = self.entries.values().flat_map(BTreeMap::values);
+        entries.chain(self.rules.iter().map(|it| &it.until)).flatten().min().copied()
+    }
+
+    /// Deletes what has ended.
+    pub fn expire(&mut self, now: Instant) {
+        let stays = |until: &Until| until.is_none_or(|end| end > now);
+        for entries in self.entries.values_mut() {
+            entries.retain(|_, until| stays(until));
+        }
+        self.rules.retain(|it| stays(&it.until));
+    }
+
+    /// Returns the place of a set.
+    fn set(&self, name: &str) -> Result<usize> {
+        let place = self.base.sets.iter().position(|it| it.name == name);
+        place.ok_or_else(|| {
+            let known: Vec<_> = self.base.sets.iter().map(|it| it.name.as_str()).collect();
+            let known = match known.as_slice() {
+                [] => "the policy has none".into(),
+                known => format!("available: {}", known.join(", ")),
+            };
+            Error::Usage(format!("no set '{name}'; {known}"))
+        })
+    }
+
+    /// Returns all but the entries of sets: what the text of a rule refers to.
+    fn whole(&self) -> Policy {
+        let named =
+            |it: &Set| Set { name: it.name.clone(), action: it.action, networks: Vec::new() };
+        Policy {
+            networks: Vec::new(),
+            profiles: self.base.profiles.clone(),
+            sets: self.base.sets.iter().map(named).collect(),
+            rules: self.rules().map(|it| it.0.clone()).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::policy::AddressCondition;
+
+    const POLICY: &str = "[set.good]\naction = 'pass'\nnetworks = ['192.0.2.0/24']\n\
+                          [set.bad]\naction = 'drop'\nnetworks = ['198.51.100.1']\n\
+                          [[rule]]\nname = 'telnet'\nmatch = 'tcp dst port 23'\naction = 'drop'\n";
+
+    fn net(text: &str) -> IpNet {
+        crate::policy::parse_network(text).unwrap()
+    }
+
+    fn edited() -> EditedPolicy {
+        EditedPolicy::new(Policy::parse(POLICY).unwrap())
+    }
+
+    fn names(edited: &EditedPolicy) -> Vec<String> {
+        edited.policy().rules.into_iter().map(|it| it.name).collect()
+    }
+
+    #[test]
+    fn entries_are_added_until_their_end() {
+        let (mut edited, now) = (edited(), Instant::now());
+        let minute = |count: u64| now + Duration::from_secs(60 * count);
+        edited.add("bad", &[net("203.0.113.1"), net("203.0.113.2")], Some(minute(2))).unwrap();
+        edited.add("bad", &[net("203.0.113.2")], None).unwrap();
+        edited.add("good", &[net("2001:db8::/32")], Some(minute(1))).unwrap();
+        assert_eq!(edited.next_end(), Some(minute(1)));
+        assert_eq!(edited.policy().sets[1].networks.len(), 3);
+        edited.expire(minute(1));
+        assert_eq!(edited.policy().sets[0].networks, [net("192.0.2.0/24")]);
+        edited.expire(minute(2));
+        assert_eq!(edited.policy().sets[1].networks, ["198.51.100.1", "203.0.113.2"].map(net));
+        assert_eq!(edited.next_end(), None);
+    }
+
+    #[test]
+    fn entries_are_deleted_all_or_none() {
+        let mut edited = edited();
+        edited.add("bad", &[net("203.0.113.1")], None).unwrap();
+        let both = ["203.0.113.1", "198.51.100.1"].map(net);
+        let error = edited.delete("bad", &[both[0], net("203.0.113.9")]).unwrap_err().to_string();
+        assert!(error.contains("set bad has no entry 203.0.113.9/32"), "{error}");
+        edited.delete("bad", &both).unwrap();
+        assert_eq!(edited.policy().sets[1].networks, []);
+        let error = edited.delete("none", &both).unwrap_err().to_string();
+        assert_eq!(error, "no set 'none'; available: good, bad");
+        edited.add("bad", &both, None).unwrap();
+        edited.replace_entries("bad", vec![net("::1")]).unwrap();
+        assert_eq!(edited.policy().sets[1].networks, [net("::1")]);
+    }
+
+    #[test]
+    fn rules_are_added_at_both_ends() {
+        let (mut edited, now) = (edited(), Instant::now());
+        let mut add = |name: &str, first, until| {
+            edited.add_rule(
+                &format!("{{ name = '{name}', match = 'udp', action = 'drop' }}"),
+                first,
+                until,
+            )
+        };
+        add("last", false, None).unwrap();
+        add("first", true, Some(now)).unwrap();
+        let error = add("telnet", true, None).unwrap_err().to_string();
+        assert!(error.contains("the policy has a rule 'telnet'"), "{error}");
+        assert_eq!(names(&edited), ["first", "telnet", "last"]);
+        edited.delete_rule("telnet").unwrap();
+        assert!(edited.delete_rule("telnet").is_err());
+        edited.expire(now);
+        assert_eq!(names(&edited), ["last"]);
+    }
+
+    #[test]
+    fn additions_outlive_the_policy() {
+        let mut edited = edited();
+        edited.add("bad", &[net("203.0.113.1")], None).unwrap();
+        edited.add("good", &[net("203.0.113.2")], None).unwrap();
+        edited
+            .add_rule("name = 'of bad'\nmatch = { src_set = 'bad' }\naction = 'drop'", true, None)
+            .unwrap();
+        edited
+            .add_rule("name = 'of good'\nmatch = { src_set = 'good' }\naction = 'pass'", true, None)
+            .unwrap();
+        let other = "[set.new]\nnetworks = ['::1']\n[set.bad]\nnetworks = ['::2']\n";
+        let removed = edited.replace(Policy::parse(other).unwrap());
+        assert_eq!(removed[0], "1 added network of set good, which the policy lacks");
+        assert!(removed[1].starts_with("the added rule of good: "), "{removed:?}");
+        let policy = edited.policy();
+        assert_eq!(policy.sets[1].networks, ["::2", "203.0.113.1"].map(net));
+        assert_eq!(policy.rules[0].conditions.src, [AddressCondition::Set(1)]);
+    }
+
+    #[test]
+    fn what_has_ended_is_not_reported() {
+        let (mut edited, now) = (edited(), Instant::now());
+        edited.add("bad", &[net("203.0.113.1")], Some(now)).unwrap();
+        edited.expire(now);
+        assert_eq!(edited.replace(Policy::default()), [""; 0]);
+    }
+
+    #[test]
+    fn a_session_is_a_set_of_its_own() {
+        let mut edited = edited();
+        edited.set_session(Some([192, 0, 2, 7].into()));
+        let set = edited.policy().sets.pop().unwrap();
+        assert_eq!((set.name.as_str(), set.action), (SESSION, SetAction::Pass));
+        assert_eq!(set.networks, [net("192.0.2.7")]);
+        edited.set_session(None);
+        assert_eq!(edited.policy().sets.len(), 2);
+    }
+}

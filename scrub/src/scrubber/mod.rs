@@ -1,0 +1,265 @@
+//! A running scrubber: its program on one or several interfaces, and the present policy.
+
+mod candidate;
+mod counter_names;
+mod edited;
+mod report;
+mod samples;
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
+use sluicegate::error::{Error, Result};
+use sluicegate::link::Interface;
+use sluicegate::xdp::resident::{ModeRequest, Resident, ScrubStage};
+
+use crate::policy::Policy;
+use crate::program::{Count, LoadedTables, Mode, Program, random_number};
+use crate::tables::Tables;
+pub use candidate::{Candidate, TimedFrame};
+pub use counter_names::CounterNames;
+pub use edited::{AddedRule, EditedPolicy, SESSION, Until};
+pub(crate) use report::Names;
+pub use report::{NamedCause, NamedCount, Report, StageName};
+use samples::Samples;
+pub use samples::{NewSamples, Sample};
+
+/// Sources and others that limits tell apart, by default.
+pub const LIMIT_KEYS: u32 = 1 << 20;
+
+/// How a scrubber runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How the program works.
+    pub mode: Mode,
+    /// How the program is attached to the interfaces.
+    pub attach: ModeRequest,
+    /// Sources and others that limits tell apart; as many sources can be verified, and twice as many TCP flows known.
+    pub limit_keys: u32,
+    /// How long packets of unknown TCP flows pass when their protection begins.
+    pub learning_time: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            mode: Mode::default(),
+            attach: ModeRequest::default(),
+            limit_keys: LIMIT_KEYS,
+            learning_time: Duration::from_secs(60),
+        }
+    }
+}
+
+/// A running scrubber. It stops when it is dropped, if its program is not kept.
+#[derive(Debug)]
+pub struct Scrubber {
+    stages: Vec<ScrubStage>,
+    interfaces: Vec<Interface>,
+    /// Why an interface is not in native mode.
+    fallbacks: Vec<(String, String)>,
+    program: Program,
+    samples: Samples,
+    policy: Policy,
+    learning_time: Duration,
+    /// Counts of earlier policies.
+    earlier: Report,
+}
+
+/// Sets the program's mode and tables. Returns the last counters of the tables before.
+fn begin(
+    program: &mut Program,
+    policy: &Policy,
+    tables: &LoadedTables,
+    options: &Options,
+) -> Result<Vec<Count>> {
+    learn_flows(program, policy, options.learning_time);
+    program.set_mode(options.mode);
+    program.switch(tables)
+}
+
+/// Describes a policy for `sluice claims`.
+fn describe(policy: &Policy) -> String {
+    let Policy { networks, sets, rules, .. } = policy;
+    format!("{} protected, {} sets, {} rules", networks.len(), sets.len(), rules.len())
+}
+
+/// Makes the flows known that are older than their protection.
+fn learn_flows(program: &Program, policy: &Policy, time: Duration) {
+    if policy.knows_flows() {
+        let now = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("the clock exists");
+        program.learn_flows_until((Duration::from(now) + time).as_nanos() as u64);
+    }
+}
+
+impl Scrubber {
+    /// Starts to scrub what interfaces of this thread's network namespace receive. Takes over a scrubber that was
+    /// [kept](Mode::resident) there; `earlier` is what that one has counted.
+    ///
+    /// # Errors
+    /// Another scrubber or a foreign program on an interface; a missing privilege; too little memory.
+    pub fn start(
+        interfaces: &[Interface],
+        candidate: Candidate,
+        options: &Options,
+        earlier: Option<&CounterNames>,
+    ) -> Result<Self> {
+        let Candidate { policy, tables } = candidate;
+        let (mut taken, mut fallbacks) = (Vec::new(), Vec::new());
+        for interface in interfaces {
+            let (resident, fallback) = Resident::join(interface, options.attach)?;
+            let resident = Arc::new(resident);
+            let stage = ScrubStage::take(&resident, &describe(&policy))?;
+            fallbacks.extend(fallback.map(|reason| (interface.name.clone(), reason)));
+            taken.push((stage, resident));
+        }
+        let kept = taken.iter().map(|(stage, _)| stage.kept()).collect::<Result<Vec<_>>>()?;
+        let (mut program, is_adopted) = match kept.as_slice() {
+            [Some(first), others @ ..] if others.iter().all(Option::is_some) => {
+                (Program::adopt(first, interfaces.len())?, true)
+            }
+            all if all.iter().all(Option::is_none) => (Program::new(options.limit_keys)?, false),
+            _ => {
+                return Err(Error::Usage(
+                    "a scrubber was kept on some of these interfaces only: name those alone, or remove it by \
+                     `sluice detach`"
+                        .into(),
+                ));
+            }
+        };
+        // One that was kept acts as before until this process owns all its stages.
+        let mut last = Vec::new();
+        if !is_adopted {
+            last = begin(&mut program, &policy, &tables, options)?;
+        }
+        let samples = Samples::open(&program)?;
+        let mut stages = Vec::new();
+        for (stage, resident) in taken {
+            let instance = program.load_stage(&resident.chain_maps())?;
+            stage.install(instance.as_fd())?;
+            stages.push(stage);
+        }
+        if is_adopted {
+            last = begin(&mut program, &policy, &tables, options)?;
+        }
+        program.set_stages(interfaces.len());
+        let earlier = earlier.filter(|_| is_adopted).map(|it| it.report(&last)).unwrap_or_default();
+        stages.iter().for_each(ScrubStage::release);
+        Ok(Self {
+            stages,
+            interfaces: interfaces.to_vec(),
+            fallbacks,
+            program,
+            samples,
+            policy,
+            learning_time: options.learning_time,
+            earlier,
+        })
+    }
+
+    /// Keeps the program when this value ends, on all interfaces or on none.
+    ///
+    /// # Errors
+    /// It cannot be pinned.
+    pub fn keep(&self) -> Result<()> {
+        let mut stages = self.stages.iter().zip(&self.interfaces);
+        stages
+            .try_for_each(|(stage, interface)| stage.keep(interface))
+            .inspect_err(|_| self.release())
+    }
+
+    /// Lets the program end with this value, also if it was kept.
+    pub fn release(&self) {
+        self.stages.iter().for_each(ScrubStage::release);
+    }
+
+    /// Returns the names of the present counters, and what was counted before, for the next owner of a program that is
+    /// kept.
+    pub fn counter_names(&self) -> CounterNames {
+        CounterNames::of(&self.policy, &self.earlier)
+    }
+
+    /// Returns the interfaces that are not in native mode, and why.
+    pub fn fallbacks(&self) -> &[(String, String)] {
+        &self.fallbacks
+    }
+
+    /// Returns the present policy.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// Replaces the policy, between two packets. Counts go on.
+    ///
+    /// # Errors
+    /// The policy does not fit; too little memory. Then the earlier policy stays.
+    pub fn apply(&mut self, policy: Policy) -> Result<()> {
+        self.install(Candidate::build(policy)?)
+    }
+
+    /// Replaces the policy as [`apply`](Self::apply) does, by one whose tables exist.
+    ///
+    /// # Errors
+    /// Too little memory. Then the earlier policy stays.
+    pub fn install(&mut self, candidate: Candidate) -> Result<()> {
+        if !self.policy.knows_flows() {
+            learn_flows(&self.program, &candidate.policy, self.learning_time);
+        }
+        let last = self.program.switch(&candidate.tables)?;
+        self.earlier.add(Report::new(&self.policy, &last));
+        self.policy = candidate.policy;
+        Ok(())
+    }
+
+    /// Returns the samples since the last call. Their counters are those of the present policy if this is also called
+    /// before each change of the policy.
+    pub fn take_samples(&mut self) -> NewSamples {
+        self.samples.take()
+    }
+
+    /// Returns the frames of recent samples, with zeros for the bytes that were cut.
+    pub fn recent_frames(&self) -> Vec<TimedFrame> {
+        self.samples.recent()
+    }
+
+    /// Returns the function that names counters of the present policy.
+    pub fn names(&self) -> impl Fn(u16) -> Option<NamedCause> {
+        let names = Names::of(&self.policy);
+        move |counter| names.of_counter(counter)
+    }
+
+    /// Returns how the program works.
+    pub fn mode(&self) -> Mode {
+        self.program.mode()
+    }
+
+    /// Sets how the program works.
+    pub fn set_mode(&mut self, mode: Mode) {
+        self.program.set_mode(mode);
+    }
+
+    /// Returns the counts since the start.
+    pub fn report(&self) -> Report {
+        let mut report = Report::new(&self.policy, &self.program.counts());
+        report.add(self.earlier.clone());
+        report
+    }
+
+    /// Fails if the program is not attached to one of the interfaces any more.
+    ///
+    /// # Errors
+    /// It was detached, or the interface was removed.
+    pub fn check_attached(&self) -> Result<()> {
+        self.stages.iter().try_for_each(ScrubStage::check_attached)
+    }
+}
+
+/// Makes a policy's tables.
+///
+/// # Errors
+/// The policy does not fit.
+pub fn build(policy: &Policy) -> Result<Tables> {
+    Tables::build(policy, random_number()).map_err(|error| Error::Usage(error.to_string()))
+}
