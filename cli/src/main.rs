@@ -33,6 +33,7 @@ mod replay;
 mod report;
 mod rewriting;
 mod run;
+mod screen;
 mod send;
 mod signals;
 mod stats;

@@ -31,12 +31,16 @@ impl History {
         let Some(past) = self.0.get(&index) else { return String::new() };
         let shown = || past.iter().skip(past.len().saturating_sub(width));
         let highest = shown().flatten().copied().fold(0.0, f64::max);
-        let block = |rate: f64| match rate > 0.0 {
-            true => BLOCKS[((rate / highest * 8.0).ceil() as usize).clamp(1, 8)],
-            false => BLOCKS[0],
-        };
-        let line: String = shown().map(|rates| block(rates[way])).collect();
+        let line: String = shown().map(|rates| block(rates[way], highest)).collect();
         format!("{line:>width$}")
+    }
+}
+
+/// Returns the block of a rate, of which `highest` is the highest one shown.
+pub fn block(rate: f64, highest: f64) -> char {
+    match rate > 0.0 {
+        true => BLOCKS[((rate / highest * 8.0).ceil() as usize).clamp(1, 8)],
+        false => BLOCKS[0],
     }
 }
 

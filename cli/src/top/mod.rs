@@ -1,25 +1,21 @@
 //! `sluice top`: the rates of interfaces, queues and CPUs.
 
-mod history;
+pub mod history;
 mod interfaces;
 mod keys;
 mod lines;
 mod losses;
-mod view;
+pub mod view;
 
 use std::io::{self, IsTerminal, Write};
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use sluicegate::link::{Rates, Sample, Sampler};
 use sluicegate::{Error, units};
 
+use crate::screen::{POLL_INTERVAL, full_screen, suspend};
 use crate::signals::Signals;
 use crate::units::interval;
 use keys::{KeyAction, ViewState};
@@ -72,7 +68,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     if args.plain || !io::stdout().is_terminal() {
         return lines(&mut watch, &signals, lines::text);
     }
-    full_screen(&mut watch, &signals, args.netns).map_err(|error| match error.is::<Error>() {
+    let shown = full_screen(|terminal| show(terminal, &mut watch, &signals, args.netns));
+    shown.map_err(|error| match error.is::<Error>() {
         true => error,
         false => error.context("show the full screen (--plain needs no terminal)"),
     })
@@ -151,26 +148,6 @@ fn lines(
     Ok(())
 }
 
-/// The maximum delay of a signal's handling while no key is pressed.
-const POLL_INTERVAL: Duration = Duration::from_millis(100);
-
-/// Shows the view until its end. The terminal is restored, even after a panic (ratatui's hook).
-fn full_screen(watch: &mut Watch, signals: &Signals, netns: Option<String>) -> anyhow::Result<()> {
-    end_with_terminal()?;
-    let mut terminal = ratatui::try_init()?;
-    let result = show(&mut terminal, watch, signals, netns);
-    match result.and(ratatui::try_restore().map_err(anyhow::Error::from)) {
-        // It has hung up while the screen was drawn.
-        Err(error) if is_io_failure(&error) => Ok(()),
-        result => result,
-    }
-}
-
-fn is_io_failure(error: &anyhow::Error) -> bool {
-    let error = error.downcast_ref::<io::Error>();
-    error.and_then(io::Error::raw_os_error) == Some(Errno::EIO as i32)
-}
-
 fn show(
     terminal: &mut DefaultTerminal,
     watch: &mut Watch,
@@ -198,34 +175,5 @@ fn show(
         // Also drawn after other events, because a resize needs it.
         terminal.draw(|frame| view::draw(frame, &state))?;
     }
-    Ok(())
-}
-
-/// Ends the process when the terminal hangs up. A thread does it, because crossterm never returns from reading the
-/// end of a terminal.
-fn end_with_terminal() -> io::Result<()> {
-    let terminal = io::stdout().as_fd().try_clone_to_owned()?;
-    let watch = move || {
-        // POLLHUP and POLLERR are always reported.
-        let mut events = [PollFd::new(terminal.as_fd(), PollFlags::empty())];
-        loop {
-            match poll(&mut events, PollTimeout::NONE) {
-                Ok(0) | Err(Errno::EINTR) => {}
-                // A terminal that is lost is no failure, and cannot be restored.
-                Ok(_) => std::process::exit(0),
-                Err(_) => return,
-            }
-        }
-    };
-    std::thread::Builder::new().name("terminal".into()).spawn(watch).map(drop)
-}
-
-/// Stops the command until the shell continues it; meanwhile the terminal is restored.
-fn suspend(terminal: &mut DefaultTerminal) -> anyhow::Result<()> {
-    terminal.show_cursor()?;
-    ratatui::try_restore()?;
-    // Signals the whole process group, as the terminal does, so that a parent `sudo` also stops.
-    kill(Pid::from_raw(0), Signal::SIGTSTP)?;
-    *terminal = ratatui::try_init()?;
     Ok(())
 }
