@@ -19,6 +19,7 @@ mod interface_counters;
 mod lab;
 mod ledger;
 mod manual;
+mod metrics;
 mod netmap;
 mod new_file;
 mod notice;
@@ -34,6 +35,7 @@ mod report;
 mod rewriting;
 mod run;
 mod screen;
+mod scrub;
 mod send;
 mod signals;
 mod stats;
@@ -86,6 +88,7 @@ enum Command {
     Netmap(netmap::Args),
     Ports(port_kinds::Args),
     Replay(replay::Args),
+    Scrub(scrub::Args),
     Switch(Box<switch::Args>),
     Top(top::Args),
 }
@@ -130,6 +133,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Netmap(args) => netmap::run(args),
         Command::Ports(_) => port_kinds::run(),
         Command::Replay(args) => replay::replay(args),
+        Command::Scrub(args) => scrub::scrub(args),
         Command::Switch(args) => switch::switch(*args),
         Command::Top(args) => top::run(args),
     }

@@ -337,7 +337,7 @@ impl PacketWriter {
 }
 
 /// Waits until a file has more to read, or the signals are due.
-fn wait(input: Option<BorrowedFd<'_>>) -> Result<()> {
+pub fn wait(input: Option<BorrowedFd<'_>>) -> Result<()> {
     let mut fds: Vec<_> = input.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).into_iter().collect();
     match poll(&mut fds, WAIT_MS) {
         Ok(_) | Err(Errno::EINTR) => Ok(()),

@@ -26,6 +26,7 @@ use crate::file_flags::FileFlags;
 use crate::rewriting::Rewriting;
 use crate::signals::Signals;
 use crate::{notice, pipe_reader, ports};
+pub use editor::wait;
 use editor::{Changes, Editor, PacketWriter};
 use selection::{PacketNumbers, Selection, Time};
 

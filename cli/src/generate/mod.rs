@@ -29,7 +29,7 @@ use crate::target::{
 };
 use crate::units::duration_in;
 use method::{Method, SendMethod, Target};
-use options::SpecArgs;
+pub use options::{SpecArgs, plan};
 use receiving::ReceiveArgs;
 
 const EXAMPLES: &str = "\

@@ -91,6 +91,12 @@ impl SpecArgs {
         self.stamp |= receiving.is_given();
     }
 
+    /// Returns true if a flag describes packets.
+    pub fn is_given(&self) -> bool {
+        let has_base = self.spec.is_some() || self.profile.is_some() || self.from.is_some();
+        has_base || self.flags() != Flags::default()
+    }
+
     /// Builds the specification.
     ///
     /// # Errors

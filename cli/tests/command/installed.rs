@@ -63,6 +63,8 @@ fn commands_ports_and_options_are_completed() {
         ("sluice lab up --shape ", "star"),
         ("sluice lab exec left -- gzi", "gzip"),
         ("sluice lab exec left -- gzip /etc/passw", "/etc/passwd"),
+        ("sluice scrub rehearse policy.toml --peace /etc/passw", "/etc/passwd"),
+        ("sluice scrub explain policy.toml --proto u", "udp"),
         ("sluice netmap r", "run"),
         ("sluice netmap run --backend ", "packet"),
         ("sluice netmap run --allow l", "lo"),

@@ -23,6 +23,7 @@ mod real_captures;
 #[path = "../../../core/tests/lab/scratch.rs"]
 mod scratch;
 mod screen;
+mod scrub;
 mod send;
 mod signals;
 mod support;

@@ -17,6 +17,13 @@ const PACKETS: &str = "\
     [[stream]]\nlayers = [{ ether = { dst = '02:00:00:00:00:99' } }, 'ipv4', { tcp = { dport = '22,80', flags = 'S' } }]\n\
     [[stream]]\nlayers = [{ ether = { dst = '02:00:00:00:00:99' } }, 'ipv4', 'icmp']\n";
 
+/// A policy of the scrubber.
+const POLICY: &str = "\
+    [protect.web]\nnetworks = ['198.18.0.0/15']\nprofile = 'web'\n\
+    [profile.web]\namplification = { memcached = 'drop' }\n\
+    [set.attackers]\naction = 'drop'\nnetworks = ['203.0.113.0/24']\n\
+    [[rule]]\nname = 'telnet'\nmatch = 'tcp dst port 23'\naction = 'continue'\n";
+
 /// Makes the files in a folder.
 pub fn prepare(folder: &Path) {
     let bin = folder.join("bin");
@@ -24,6 +31,9 @@ pub fn prepare(folder: &Path) {
     symlink(env!("CARGO_BIN_EXE_sluice"), bin.join("sluice")).unwrap();
     symlink(root().join("docs"), folder.join("docs")).unwrap();
     std::fs::write(folder.join(MIX), PACKETS).unwrap();
+    std::fs::write(folder.join("policy.toml"), POLICY).unwrap();
+    std::fs::write(folder.join("networks.txt"), "203.0.113.0/24\n2001:db8::/32 # and more\n")
+        .unwrap();
     for (name, bytes) in captures() {
         std::fs::write(folder.join(name), bytes).unwrap();
     }
@@ -42,10 +52,13 @@ fn captures() -> &'static [(&'static str, Vec<u8>)] {
         std::fs::write(path(MIX), PACKETS).unwrap();
         let what = ["--spec", &path(MIX), "--rate", "10kpps", "--count", "1000", "--json"];
         run(&[&["generate", &format!("pcap:{pcap}")], &what[..]].concat()).good();
-        let names = ["trace.pcap", "trace.pcapng", "big.pcapng", "trace.pcap.zst"];
-        for name in &names[1..] {
+        let names = ["trace.pcap", "trace.pcapng", "big.pcapng", "trace.pcap.zst", "attack.pcap"];
+        for name in &names[1..4] {
             run(&["capture", &format!("pcap:{pcap}"), "-w", &path(name), "--json"]).good();
         }
+        let attack = format!("pcap:{}", path("attack.pcap"));
+        let answers = ["--src", "203.0.113.0/24", "--sport", "11211", "--size", "1400"];
+        run(&[&["generate", &attack, "--count", "1000", "--json"], &answers[..]].concat()).good();
         names.map(|name| (name, std::fs::read(path(name)).unwrap())).into()
     })
 }

@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 
 use crate::support::*;
-use text::{Unit, asks, last_of_demo};
+use text::{Unit, asks, asks_scrubber, last_of_demo};
 use world::World;
 
 /// Worlds at once.
@@ -57,7 +57,8 @@ fn run_unit(unit: &Unit) -> Result<(), String> {
     if asked {
         named.extend(["eth0", "eth1", "eth2", "eth3"].map(Into::into));
     }
-    if text.contains("capture any") {
+    let asks_scrubber = unit.lines.iter().any(|line| asks_scrubber(line));
+    if text.contains("capture any") || asks_scrubber {
         named.push("eth0".into());
     }
     named.sort_unstable();
@@ -74,13 +75,23 @@ fn run_unit(unit: &Unit) -> Result<(), String> {
         world.start("exec sluice forward xdp:eth1 xdp:eth2 --name wan");
         world.has("/run/sluice/forward/wan/control.sock");
     }
+    let scrubber = "/run/sluice/scrub/scrub/control.sock";
+    if asks_scrubber && !text.contains("sluice scrub run") {
+        world.start("exec sluice scrub run eth0 --policy policy.toml --confirm 10m");
+        world.has(scrubber);
+    }
     if text.contains("sluice netmap list") {
         world.start("exec sluice netmap serve");
         world.has("/run/sluice/netmap.sock");
     }
     for line in &unit.lines {
         match line.split_once(" &").filter(|(_, rest)| rest.trim_start().is_empty()) {
-            Some((line, _)) => world.start(line),
+            Some((line, _)) => {
+                world.start(line);
+                if line.starts_with("sluice scrub run") {
+                    world.has(scrubber);
+                }
+            }
             None => expect(&world, line)?,
         }
         if makes_lab && line == &unit.lines[0] {

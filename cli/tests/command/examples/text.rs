@@ -98,8 +98,8 @@ fn code_blocks(text: &str) -> Vec<Vec<String>> {
     blocks
 }
 
-/// The commands of a block: together where the first makes a lab, or where they ask a switch that
-/// runs; else each by itself. None with `sluice netmap run`, which needs programs that are not ours: its own
+/// The commands of a block: together where the first makes a lab, or where they ask a switch or a
+/// scrubber that runs; else each by itself. None with `sluice netmap run`, which needs programs that are not ours: its own
 /// tests run them.
 fn of_block(place: &str, block: &[String]) -> Vec<Unit> {
     let unit = |lines| Unit { place: place.to_owned(), lines };
@@ -108,7 +108,8 @@ fn of_block(place: &str, block: &[String]) -> Vec<Unit> {
     if commands.first().is_some_and(|line| line.starts_with("sluice lab up")) {
         return if netmap.is_empty() { vec![unit(commands)] } else { Vec::new() };
     }
-    let (asking, alone): (Vec<_>, Vec<_>) = commands.into_iter().partition(|line| asks(line));
+    let asks_any = |line: &String| asks(line) || asks_scrubber(line);
+    let (asking, alone): (Vec<_>, Vec<_>) = commands.into_iter().partition(asks_any);
     let alone = alone.into_iter().map(|line| unit(vec![line]));
     alone.chain((!asking.is_empty()).then(|| unit(asking))).collect()
 }
@@ -139,6 +140,13 @@ pub fn asks(line: &str) -> bool {
     let asking = ["show", "add", "remove", "static", "forget", "flush"];
     let mut words = line.split_whitespace().skip(1);
     words.next() == Some("switch") && words.next().is_some_and(|word| asking.contains(&word))
+}
+
+/// Returns true if a command asks a running scrubber.
+pub fn asks_scrubber(line: &str) -> bool {
+    let asking = ["status", "apply", "confirm", "stop", "sets", "rules", "samples"];
+    let mut words = line.split_whitespace().skip(1);
+    words.next() == Some("scrub") && words.next().is_some_and(|word| asking.contains(&word))
 }
 
 /// The last line of the demo, as it is printed with the binary at `sluice`.

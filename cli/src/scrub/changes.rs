@@ -1,0 +1,393 @@
+//! Changes of the running policy. A thread makes the tables, so that the socket stays responsive. Changes that arrive
+//! meanwhile wait, and are then made together.
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+use nix::errno::Errno;
+use serde_json::{Value, json};
+use sluicegate::error::{Error, Result};
+use sluicegate_scrub::policy::{PolicyError, read_networks};
+use sluicegate_scrub::scrubber::{Candidate, EditedPolicy, TimedFrame, Until};
+
+use super::read_policy;
+use super::run::has_place_for_session;
+use crate::notice::failure;
+
+/// Answers that are kept until their clients ask for them.
+const MAX_ANSWERS: usize = 1024;
+
+/// A change.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// Replaces the policy.
+    Apply {
+        path: PathBuf,
+        confirm: Option<Duration>,
+    },
+    /// Returns to an earlier policy, which needs no check.
+    Return {
+        policy: Arc<EditedPolicy>,
+    },
+    AddEntries {
+        set: String,
+        networks: Vec<IpNet>,
+        until: Until,
+    },
+    LoadEntries {
+        set: String,
+        path: PathBuf,
+        until: Until,
+    },
+    ReplaceEntries {
+        set: String,
+        path: PathBuf,
+    },
+    DeleteEntries {
+        set: String,
+        networks: Vec<IpNet>,
+    },
+    AddRule {
+        text: String,
+        first: bool,
+        until: Until,
+    },
+    DeleteRule {
+        name: String,
+    },
+    /// Ends the set of the session, because the policy was confirmed.
+    EndSession,
+}
+
+/// A change and its number.
+type Numbered = (u64, Change);
+
+/// The number of the service's own change.
+pub const OWN: u64 = 0;
+
+/// A policy whose tables exist.
+pub struct NextPolicy {
+    pub edited: EditedPolicy,
+    /// When the first of what was added ends.
+    pub next_end: Option<Instant>,
+    pub candidate: Candidate,
+}
+
+/// The thread's result.
+#[derive(Default)]
+pub struct Made {
+    /// None if no change succeeded and nothing has ended.
+    pub next: Option<NextPolicy>,
+    /// The changes that succeeded, with their answers.
+    pub changes: Vec<(Numbered, Value)>,
+    pub refused: Vec<(u64, Error)>,
+    /// The failure to remove entries that have expired.
+    pub expiry: Option<Error>,
+}
+
+/// The thread, and the changes that it makes.
+struct Making {
+    numbers: Vec<u64>,
+    thread: io::Result<JoinHandle<Made>>,
+}
+
+/// Changes to make, being made, and answered.
+#[derive(Default)]
+pub struct Changes {
+    last: u64,
+    waiting: VecDeque<Numbered>,
+    making: Option<Making>,
+    answers: VecDeque<(u64, Value)>,
+}
+
+impl Changes {
+    /// Adds a change. Returns its number.
+    pub fn push(&mut self, change: Change) -> u64 {
+        self.last += 1;
+        self.waiting.push_back((self.last, change));
+        self.last
+    }
+
+    /// Adds a change of the service before the others.
+    pub fn push_own(&mut self, change: Change) {
+        self.waiting.push_front((OWN, change));
+    }
+
+    /// Returns the number of the last change.
+    pub fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// Returns true if nothing is being made.
+    pub fn is_idle(&self) -> bool {
+        self.making.is_none()
+    }
+
+    /// Returns true if changes wait.
+    pub fn are_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Starts to make the waiting changes, and to remove what has ended.
+    pub fn start(&mut self, live: &Arc<EditedPolicy>, recent: Vec<TimedFrame>) {
+        // A policy is made alone: the one to return to is then the one before it.
+        let replaces = |(_, it): &Numbered| it.replaces_policy();
+        let count =
+            self.waiting.iter().position(replaces).map_or(self.waiting.len(), |it| it.max(1));
+        let changes: Vec<_> = self.waiting.drain(..count).collect();
+        let numbers = changes.iter().map(|it| it.0).collect();
+        let live = Arc::clone(live);
+        let thread = std::thread::Builder::new().name("tables".into());
+        let thread = thread.spawn(move || make(&live, changes, &recent));
+        self.making = Some(Making { numbers, thread });
+    }
+
+    /// Returns what was made, once it is complete. Then the waiting changes can start.
+    pub fn take(&mut self) -> Option<Made> {
+        let is_finished =
+            |it: &mut Making| it.thread.as_ref().map_or(true, JoinHandle::is_finished);
+        let Making { numbers, thread } = self.making.take_if(is_finished)?;
+        let fail = |error: &dyn Fn() -> Error| {
+            let refused: Vec<_> = numbers.iter().map(|it| (*it, error())).collect();
+            let expiry = refused.is_empty().then(&error);
+            Made { refused, expiry, ..Made::default() }
+        };
+        Some(match thread.map(JoinHandle::join) {
+            Ok(Ok(made)) => made,
+            Ok(Err(_)) => fail(&|| {
+                Error::system("make", "the tables", io::Error::other("the thread panicked"))
+            }),
+            Err(error) => fail(&|| {
+                let code = error.raw_os_error().unwrap_or(Errno::EAGAIN as i32);
+                Error::start("the thread for tables", io::Error::from_raw_os_error(code))
+            }),
+        })
+    }
+
+    /// Refuses the waiting policies, which a return to an earlier one overtakes.
+    pub fn refuse_policies(&mut self) {
+        let waiting = std::mem::take(&mut self.waiting);
+        for (number, change) in waiting {
+            match change {
+                Change::Apply { .. } => self.answer(number, failure(&overtaken())),
+                change => self.waiting.push_back((number, change)),
+            }
+        }
+    }
+
+    /// Keeps the answer to a change.
+    pub fn answer(&mut self, number: u64, answer: Value) {
+        if self.answers.len() == MAX_ANSWERS {
+            self.answers.pop_front();
+        }
+        self.answers.push_back((number, answer));
+    }
+
+    /// Returns the answer to a change; `{"change": …}` as long as it is being made.
+    pub fn find(&self, number: u64) -> Result<Value> {
+        if let Some((_, answer)) = self.answers.iter().find(|it| it.0 == number) {
+            return Ok(answer.clone());
+        }
+        let is_old = self.answers.front().is_some_and(|it| number < it.0);
+        match number > self.last || is_old {
+            true => Err(Error::Usage(format!("no change {number}"))),
+            false => Ok(json!({"change": number})),
+        }
+    }
+}
+
+/// Returns the error of a policy whose earlier one was not confirmed.
+pub fn overtaken() -> Error {
+    let problem = "the present policy was not confirmed meanwhile, and the earlier one returns; apply it again";
+    Error::Usage(problem.into())
+}
+
+/// Makes changes, and removes what has ended.
+fn make(live: &EditedPolicy, changes: Vec<Numbered>, recent: &[TimedFrame]) -> Made {
+    let mut made = make_changes(live, changes, recent);
+    let has_ended = live.next_end().is_some_and(|end| end <= Instant::now());
+    if made.next.is_none() && has_ended {
+        match next(live.clone(), None) {
+            Ok(next) => made.next = Some(next),
+            Err(error) => made.expiry = Some(error),
+        }
+    }
+    made
+}
+
+/// Makes changes together; if that fails, one after the other, so that only those at fault are refused.
+fn make_changes(live: &EditedPolicy, changes: Vec<Numbered>, recent: &[TimedFrame]) -> Made {
+    let mut made = Made::default();
+    let (mut edited, mut done, mut is_checked) = (live.clone(), Vec::new(), false);
+    for (number, change) in &changes {
+        match change.make(&mut edited) {
+            Ok(answer) => {
+                is_checked |= change.is_checked();
+                done.push(((*number, change.clone()), answer));
+            }
+            Err(error) => made.refused.push((*number, error)),
+        }
+    }
+    if done.is_empty() {
+        return made;
+    }
+    match next(edited, is_checked.then_some(recent)) {
+        Ok(next) => (made.next, made.changes) = (Some(next), done),
+        Err(error) if done.len() == 1 => made.refused.push((done[0].0.0, error)),
+        Err(_) => {
+            for ((number, change), _) in done {
+                let live = made.next.as_ref().map_or(live, |it| &it.edited);
+                let one = make_changes(live, vec![(number, change)], recent);
+                made.next = one.next.or(made.next);
+                made.changes.extend(one.changes);
+                made.refused.extend(one.refused);
+            }
+        }
+    }
+    made
+}
+
+/// Makes a policy's tables, and checks them.
+fn next(mut edited: EditedPolicy, check: Option<&[TimedFrame]>) -> Result<NextPolicy> {
+    edited.expire(Instant::now());
+    let candidate = Candidate::build(edited.policy())?;
+    check.map_or(Ok(()), |recent| candidate.check(recent))?;
+    Ok(NextPolicy { next_end: edited.next_end(), edited, candidate })
+}
+
+impl Change {
+    /// Returns true if another policy takes the place of the present one.
+    fn replaces_policy(&self) -> bool {
+        matches!(self, Self::Apply { .. } | Self::Return { .. })
+    }
+
+    /// Returns true if the tables are compared before they go live. They must not be refused when the scrubber returns to
+    /// an earlier policy.
+    fn is_checked(&self) -> bool {
+        !matches!(self, Self::Return { .. } | Self::EndSession)
+    }
+
+    /// Makes the change. Returns the answer.
+    fn make(&self, edited: &mut EditedPolicy) -> Result<Value> {
+        let usage = |error: PolicyError| Error::Usage(error.to_string());
+        match self {
+            Self::Apply { path, confirm } => {
+                let policy = read_policy(path)?;
+                if confirm.is_none() {
+                    edited.set_session(None);
+                } else if edited.session().is_some() {
+                    has_place_for_session(&policy.sets)?;
+                }
+                let removed = edited.replace(policy);
+                Ok(json!({"applied": path, "removed": removed}))
+            }
+            Self::Return { policy } => {
+                edited.replace(policy.base().clone());
+                Ok(Value::Null)
+            }
+            Self::AddEntries { set, networks, until } => {
+                edited.add(set, networks, *until)?;
+                Ok(json!({"set": set, "added": networks.len()}))
+            }
+            Self::LoadEntries { set, path, until } => {
+                let networks = read_networks(path).map_err(usage)?;
+                edited.add(set, &networks, *until)?;
+                Ok(json!({"set": set, "added": networks.len()}))
+            }
+            Self::ReplaceEntries { set, path } => {
+                let networks = read_networks(path).map_err(usage)?;
+                let count = networks.len();
+                edited.replace_entries(set, networks)?;
+                Ok(json!({"set": set, "networks": count}))
+            }
+            Self::DeleteEntries { set, networks } => {
+                edited.delete(set, networks)?;
+                Ok(json!({"set": set, "deleted": networks.len()}))
+            }
+            Self::AddRule { text, first, until } => {
+                Ok(json!({"rule": edited.add_rule(text, *first, *until)?}))
+            }
+            Self::DeleteRule { name } => {
+                edited.delete_rule(name)?;
+                Ok(json!({"rule": name}))
+            }
+            Self::EndSession => {
+                edited.set_session(None);
+                Ok(Value::Null)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluicegate_scrub::policy::Policy;
+
+    use super::*;
+
+    fn made(changes: &mut Changes) -> Made {
+        loop {
+            if let Some(made) = changes.take() {
+                return made;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_panic_refuses_the_changes_that_were_made() {
+        let thread = std::thread::Builder::new().spawn(|| panic!("a test's"));
+        let mut changes =
+            Changes { making: Some(Making { numbers: vec![1, 2], thread }), ..Changes::default() };
+        let refused = made(&mut changes).refused;
+        assert_eq!(refused.iter().map(|it| it.0).collect::<Vec<_>>(), [1, 2]);
+        assert!(refused[0].1.to_string().contains("the thread panicked"), "{}", refused[0].1);
+        assert!(changes.is_idle());
+    }
+
+    #[test]
+    fn a_policy_is_made_alone() {
+        let delete = || Change::DeleteRule { name: "none".into() };
+        let mut changes = Changes::default();
+        for change in
+            [delete(), delete(), Change::Apply { path: "/nowhere".into(), confirm: None }, delete()]
+        {
+            changes.push(change);
+        }
+        let live = Arc::new(EditedPolicy::default());
+        for numbers in [&[1, 2][..], &[3], &[4]] {
+            changes.start(&live, Vec::new());
+            let refused = made(&mut changes).refused;
+            assert_eq!(refused.iter().map(|it| it.0).collect::<Vec<_>>(), numbers);
+        }
+        assert!(!changes.are_waiting());
+    }
+
+    #[test]
+    fn what_has_ended_is_removed_although_a_change_is_refused() {
+        let policy = "[set.bad]\nnetworks = []\n";
+        let mut live = EditedPolicy::new(Policy::parse(policy).expect("valid"));
+        live.add("bad", &["192.0.2.1/32".parse().expect("a network")], Some(Instant::now()))
+            .expect("a set");
+        let change = Change::DeleteRule { name: "none".into() };
+        let made = make(&live, vec![(1, change)], &[]);
+        assert_eq!(made.refused.len(), 1);
+        assert_eq!(made.next.expect("the entry has ended").edited.added("bad").len(), 0);
+    }
+
+    #[test]
+    fn a_return_refuses_the_policies_that_wait() {
+        let mut changes = Changes::default();
+        let applied = changes.push(Change::Apply { path: "/nowhere".into(), confirm: None });
+        changes.push(Change::DeleteRule { name: "none".into() });
+        changes.refuse_policies();
+        let answer = changes.find(applied).expect("it was answered").to_string();
+        assert!(answer.contains("not confirmed meanwhile"), "{answer}");
+        assert_eq!(changes.waiting.len(), 1);
+    }
+}

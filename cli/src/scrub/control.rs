@@ -1,0 +1,207 @@
+//! Requests to a running scrubber, each a line of JSON (docs/commands/scrub.md).
+
+use std::io::{Write as _, stdout};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Subcommand;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sluicegate::control::Client;
+
+use super::rules::RulesAction;
+use super::run::confirm_time;
+use super::sets::SetsAction;
+use super::subscribers::SampleChoice;
+use super::{SocketArgs, metrics, report};
+use crate::metrics::MetricsFormat;
+use crate::notice::{failed_answer, write_printable};
+
+/// Time between two questions whether a change is made.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// A request to a running scrubber, from the command line or from the socket.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize, Subcommand)]
+#[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// Show what a running scrubber has passed and dropped, and why
+    Status {
+        /// Print one JSON object
+        #[arg(long)]
+        #[serde(skip)]
+        json: bool,
+        /// Print the counters as metrics, in the format of Prometheus or OpenMetrics
+        #[arg(long, value_name = "FORMAT", num_args = 0..=1, require_equals = true, value_enum,
+            default_missing_value = "prometheus", conflicts_with = "json")]
+        #[serde(skip)]
+        metrics: Option<MetricsFormat>,
+        #[command(flatten)]
+        #[serde(skip)]
+        socket: SocketArgs,
+    },
+    /// Replace the policy of a running scrubber, between two packets; counts go on
+    Apply {
+        /// The policy, in TOML
+        #[arg(value_name = "FILE")]
+        policy: PathBuf,
+        /// Return to the present policy after this time, unless `sluice scrub confirm` comes first
+        #[arg(long, value_name = "TIME", value_parser = confirm_time)]
+        #[serde(rename = "confirm_s", default, with = "seconds")]
+        confirm: Option<Duration>,
+        #[command(flatten)]
+        #[serde(skip)]
+        socket: SocketArgs,
+    },
+    /// Change or list the entries of a running scrubber's sets, at once
+    #[command(subcommand)]
+    Sets(SetsAction),
+    /// Change or list the rules of a running scrubber, at once
+    #[command(subcommand)]
+    Rules(RulesAction),
+    /// Keep what was applied or started with --confirm
+    Confirm {
+        #[command(flatten)]
+        #[serde(skip)]
+        socket: SocketArgs,
+    },
+    /// Stop a running scrubber
+    Stop {
+        #[command(flatten)]
+        #[serde(skip)]
+        socket: SocketArgs,
+    },
+    /// Returns the result of a change, or its number as long as it is being made.
+    #[command(skip)]
+    Change { number: u64 },
+    /// Returns the samples since the client's last request; the first one starts them.
+    #[command(skip)]
+    Samples(SampleChoice),
+}
+
+/// Times as whole seconds, within the limits of the command line.
+pub mod seconds {
+    use std::time::Duration;
+
+    use serde::de::Error as _;
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+
+    use crate::scrub::run::TIMES;
+
+    #[expect(clippy::ref_option, reason = "serde calls it so")]
+    pub fn serialize<S: Serializer>(time: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
+        time.map(|it| it.as_secs()).serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+        let time = Option::<u64>::deserialize(from)?.map(Duration::from_secs);
+        match time.is_none_or(|it| TIMES.contains(&it)) {
+            true => Ok(time),
+            false => Err(D::Error::custom("use a time from 1 to 31536000 seconds")),
+        }
+    }
+}
+
+/// Sends a request to a running scrubber, and shows the answer.
+pub fn ask(request: Request) -> anyhow::Result<()> {
+    let out = &mut stdout().lock();
+    match request {
+        Request::Status { json, metrics, ref socket } => {
+            let answer = send(socket, &request)?;
+            match metrics {
+                Some(format) => write!(out, "{}", metrics::text(&answer, format))?,
+                None if json => writeln!(out, "{answer}")?,
+                None => write_printable(out, |text| report::print(&answer, text))?,
+            }
+        }
+        Request::Apply { policy, confirm, socket } => {
+            // The scrubber has another working directory.
+            let policy = std::path::absolute(policy)?;
+            let request = Request::Apply { policy, confirm, socket: socket.clone() };
+            let answer = send(&socket, &request)?;
+            for removed in answer["removed"].as_array().into_iter().flatten() {
+                crate::notice::say(format_args!(
+                    "removed: {}",
+                    removed.as_str().unwrap_or_default()
+                ));
+            }
+            let file = answer["applied"].as_str().unwrap_or_default();
+            match confirm {
+                Some(_) => writeln!(out, "{file} applied; keep it with: sluice scrub confirm")?,
+                None => writeln!(out, "{file} applied")?,
+            }
+        }
+        Request::Sets(action) => {
+            let action = action.absolute()?;
+            let answer = send(action.socket(), &Request::Sets(action.clone()))?;
+            match action {
+                SetsAction::List { json: true, .. } => writeln!(out, "{answer}")?,
+                action => write_printable(out, |text| action.print(&answer, text))?,
+            }
+        }
+        Request::Rules(action) => {
+            let action = action.in_toml();
+            let answer = send(action.socket(), &Request::Rules(action.clone()))?;
+            match action {
+                RulesAction::List { json: true, .. } => writeln!(out, "{answer}")?,
+                action => write_printable(out, |text| action.print(&answer, text))?,
+            }
+        }
+        Request::Confirm { ref socket } => {
+            let answer = send(socket, &request)?;
+            let file = Path::new(answer["confirmed"].as_str().unwrap_or_default());
+            writeln!(out, "{} confirmed", file.display())?;
+        }
+        Request::Stop { ref socket } => {
+            send(socket, &request)?;
+        }
+        Request::Change { .. } | Request::Samples(_) => {}
+    }
+    Ok(())
+}
+
+/// Sends a request, and waits until the change that it makes is complete. An error of the scrubber becomes this
+/// command's.
+fn send(socket: &SocketArgs, request: &Request) -> anyhow::Result<Value> {
+    let mut client = Client::connect(&socket.path()?)?;
+    let mut answer = exchange(&mut client, request)?;
+    while let Some(number) = answer["change"].as_u64() {
+        std::thread::sleep(POLL_INTERVAL);
+        answer = exchange(&mut client, &Request::Change { number })?;
+    }
+    Ok(answer)
+}
+
+/// Sends a request. Returns the answer.
+pub fn exchange(client: &mut Client, request: &Request) -> anyhow::Result<Value> {
+    let answer: Value = serde_json::from_str(&client.ask(&serde_json::to_string(request)?)?.0)?;
+    let Some(error) = answer["error"].as_str() else { return Ok(answer) };
+    Err(failed_answer(error, answer["kind"].as_str()).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_that_overflow_the_clock_are_refused() {
+        let read = |time: u64| {
+            let requests = [
+                format!(r#"{{"do":"apply","policy":"x","confirm_s":{time}}}"#),
+                format!(r#"{{"do":"sets","action":"add","set":"x","networks":[],"for_s":{time}}}"#),
+                format!(r#"{{"do":"rules","action":"add","rule":"x","for_s":{time}}}"#),
+            ];
+            requests.map(|it| {
+                serde_json::from_str::<Request>(&it).map(|_| ()).map_err(|it| it.to_string())
+            })
+        };
+        assert_eq!(read(31_536_000), [Ok(()), Ok(()), Ok(())]);
+        for time in [0, 31_536_001, u64::MAX] {
+            for result in read(time) {
+                assert!(
+                    result.as_ref().is_err_and(|it| it.contains("1 to 31536000 seconds")),
+                    "{result:?}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Reports on passed and dropped packets, as text and JSON.
+
+use std::io::{self, Write, stdout};
+
+use serde_json::{Map, Value, json};
+use sluicegate_scrub::policy::Verdict;
+use sluicegate_scrub::program::Count;
+use sluicegate_scrub::scrubber::{NamedCause, NamedCount, Report};
+
+use super::service::State;
+use crate::advice::with_namespace;
+use crate::notice::{say, write_printable};
+use crate::units::{show_count, show_pps, show_si};
+
+/// Returns a verdict's name, also that of rules after which packets go on.
+pub fn verdict_name(verdict: Option<Verdict>) -> &'static str {
+    verdict.map_or("continue", Verdict::name)
+}
+
+/// Returns the state as a JSON object.
+pub fn to_json(state: &State<'_>) -> Value {
+    let rate = |of: &dyn Fn(&Report) -> u64| {
+        state.recent.as_ref().map(|(time, recent)| of(recent) as f64 / time.as_secs_f64())
+    };
+    let count = |Count { packets, bytes }| {
+        Map::from_iter([("packets".to_owned(), packets.into()), ("bytes".to_owned(), bytes.into())])
+    };
+    let total = |verdict| {
+        let mut total = count(state.report.total(verdict));
+        total.insert("pps".into(), rate(&|it| it.total(verdict).packets).into());
+        Value::Object(total)
+    };
+    let counters = state.report.counts().into_iter().map(|named| {
+        let NamedCount { stage, name, verdict, count: sum } = named;
+        let mut object = Map::new();
+        object.insert("stage".into(), stage.name().into());
+        object.insert("name".into(), name.as_str().into());
+        object.insert("verdict".into(), verdict_name(verdict).into());
+        object.extend(count(sum));
+        let cause = NamedCause { stage, name, verdict };
+        let pps = rate(&|it| it.find(&cause).packets);
+        object.insert("pps".into(), pps.into());
+        Value::Object(object)
+    });
+    let fallbacks = state.fallbacks.iter().map(
+        |(interface, reason)| json!({"interface": interface, "reason": with_namespace(reason)}),
+    );
+    json!({
+        "command": "scrub status",
+        "interfaces": state.interfaces,
+        "mode": if state.fallbacks.is_empty() { state.attach } else { "skb" },
+        "fallbacks": fallbacks.collect::<Vec<_>>(),
+        "policy": state.policy,
+        "monitor": state.mode.monitor,
+        "sampling": {"dropped": state.mode.sample_dropped, "passed": state.mode.sample_passed},
+        "elapsed_s": state.elapsed.as_secs_f64(),
+        "confirm_within_s": state.unconfirmed.map(|it| it.as_secs_f64()),
+        "passed": total(Verdict::Pass),
+        "dropped": total(Verdict::Drop),
+        "answered": total(Verdict::Answer),
+        "counters": counters.collect::<Vec<_>>(),
+    })
+}
+
+/// Prints the state, from its JSON object.
+pub fn print(state: &Value, out: &mut impl Write) -> io::Result<()> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let count = |value: &Value| show_count(value.as_u64().unwrap_or(0));
+    let rate = |value: &Value| value.as_f64().map_or_else(String::new, show_si);
+    let interfaces: Vec<_> =
+        state["interfaces"].as_array().into_iter().flatten().map(text).collect();
+    let mode = if state["monitor"] == true { ", monitor: nothing is dropped" } else { "" };
+    writeln!(out, "{}, policy {}{mode}", interfaces.join(", "), text(&state["policy"]))?;
+    if let Some(seconds) = state["confirm_within_s"].as_f64() {
+        writeln!(out, "not confirmed: {seconds:.0} s left for `sluice scrub confirm`")?;
+    }
+    writeln!(out)?;
+    let width =
+        state["counters"].as_array().into_iter().flatten().map(|it| text(&it["name"]).len());
+    let width = width.max().unwrap_or(0).max("name".len());
+    let mut line = |cells: [String; 5]| {
+        let [stage, name, verdict, packets, pps] = cells;
+        let line = format!("{stage:<14} {name:<width$} {verdict:<9} {packets:>16} {pps:>9}");
+        writeln!(out, "{}", line.trim_end())
+    };
+    line(["stage", "name", "verdict", "packets", "pps"].map(Into::into))?;
+    for it in state["counters"].as_array().into_iter().flatten() {
+        let [stage, name, verdict] = ["stage", "name", "verdict"].map(|key| text(&it[key]));
+        line([stage, name, verdict, count(&it["packets"]), rate(&it["pps"])])?;
+    }
+    for (key, verdict) in [("passed", "pass"), ("dropped", "drop"), ("answered", "answer")] {
+        let it = &state[key];
+        line([
+            "all".into(),
+            String::new(),
+            verdict.into(),
+            count(&it["packets"]),
+            rate(&it["pps"]),
+        ])?;
+    }
+    Ok(())
+}
+
+/// Returns the state as a run's JSON object.
+fn run_json(state: &State<'_>) -> Value {
+    let mut value = to_json(state);
+    value["command"] = "scrub run".into();
+    value
+}
+
+/// Prints the result of a run.
+pub fn publish(state: &State<'_>, as_json: bool) -> anyhow::Result<()> {
+    let value = run_json(state);
+    let out = &mut stdout().lock();
+    match as_json {
+        true => writeln!(out, "{value}")?,
+        false => write_printable(out, |text| print(&value, text))?,
+    }
+    Ok(())
+}
+
+/// Prints a line about the last second: on stderr, or as JSON on stdout.
+pub fn status_line(state: &State<'_>, as_json: bool) {
+    if as_json {
+        let _ = writeln!(stdout(), "{}", run_json(state));
+        return;
+    }
+    let Some((time, recent)) = &state.recent else { return };
+    let pps = |verdict| show_pps(recent.total(verdict).packets as f64 / time.as_secs_f64());
+    let most = recent.counts().into_iter().filter(|it| it.verdict == Some(Verdict::Drop));
+    let most = most.max_by_key(|it| it.count.packets).filter(|it| it.count.packets > 0);
+    let most =
+        most.map(|it| format!("; most by {} {}", it.stage.name(), it.name)).unwrap_or_default();
+    let answered = match recent.total(Verdict::Answer).packets {
+        0 => String::new(),
+        _ => format!(", answered {}", pps(Verdict::Answer)),
+    };
+    say(format_args!(
+        "passed {}, dropped {}{answered}{most}",
+        pps(Verdict::Pass),
+        pps(Verdict::Drop)
+    ));
+}

@@ -1,0 +1,163 @@
+//! `sluice scrub rules`: the rules of a running scrubber.
+
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+use clap::Subcommand;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use sluicegate::error::Error;
+use sluicegate_scrub::policy::{Rule, RuleAction};
+use sluicegate_scrub::scrubber::EditedPolicy;
+
+use super::SocketArgs;
+use super::changes::Change;
+use super::control::seconds;
+use super::run::confirm_time;
+use crate::units::show_duration;
+
+const ADD_EXAMPLES: &str = "\
+Examples:
+  sluice scrub rules add no-telnet --match 'tcp dst port 23' --action drop
+  sluice scrub rules add '{ name = \"dns\", match = { sport = 53 }, limit = { packets = \"1kpps\" } }' --for 10m";
+
+/// An action on the rules.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize, Subcommand)]
+#[serde(tag = "action", rename_all = "snake_case", deny_unknown_fields)]
+pub enum RulesAction {
+    /// Add a rule, after the others
+    #[command(after_help = ADD_EXAMPLES)]
+    Add {
+        /// The rule in TOML; with --match, only its name
+        #[arg(value_name = "RULE")]
+        rule: String,
+        /// The packets, as a pcap-filter expression
+        #[arg(long = "match", value_name = "EXPRESSION", requires = "does")]
+        #[serde(skip)]
+        matches: Option<String>,
+        /// drop, pass or continue
+        #[arg(long = "action", value_name = "ACTION", requires = "matches",
+            value_parser = ["drop", "pass", "continue"])]
+        #[serde(skip)]
+        does: Option<String>,
+        /// Add it before the others
+        #[arg(long)]
+        #[serde(default)]
+        first: bool,
+        /// Delete it after this time: 10m, 1h30m
+        #[arg(long = "for", value_name = "TIME", value_parser = confirm_time)]
+        #[serde(rename = "for_s", default, with = "seconds")]
+        time: Option<Duration>,
+        #[command(flatten)]
+        #[serde(skip)]
+        socket: SocketArgs,
+    },
+    /// Delete a rule, whether it was added or not
+    Del {
+        /// Its name
+        #[arg(value_name = "RULE")]
+        rule: String,
+        #[command(flatten)]
+        #[serde(skip)]
+        socket: SocketArgs,
+    },
+    /// List the rules, in their order
+    List {
+        /// Print one JSON object
+        #[arg(long)]
+        #[serde(skip)]
+        json: bool,
+        #[command(flatten)]
+        #[serde(skip)]
+        socket: SocketArgs,
+    },
+}
+
+impl RulesAction {
+    pub fn socket(&self) -> &SocketArgs {
+        match self {
+            Self::Add { socket, .. } | Self::Del { socket, .. } | Self::List { socket, .. } => {
+                socket
+            }
+        }
+    }
+
+    /// Returns the request, in which the rule is in TOML.
+    pub fn in_toml(mut self) -> Self {
+        if let Self::Add { rule, matches: Some(matches), does: Some(does), .. } = &mut self {
+            // Strings of JSON are strings of TOML.
+            let [name, matches, does] = [&*rule, &*matches, &*does].map(|it| json!(it));
+            *rule = format!("{{ name = {name}, match = {matches}, action = {does} }}");
+        }
+        self
+    }
+
+    /// Returns the change that it asks for; none for a list.
+    pub fn change(self) -> Option<Change> {
+        match self {
+            Self::Add { rule: text, first, time, .. } => {
+                Some(Change::AddRule { text, first, until: time.map(|it| Instant::now() + it) })
+            }
+            Self::Del { rule: name, .. } => Some(Change::DeleteRule { name }),
+            Self::List { .. } => None,
+        }
+    }
+
+    /// Prints the answer.
+    pub fn print(&self, answer: &Value, out: &mut impl Write) -> io::Result<()> {
+        let name = answer["rule"].as_str().unwrap_or_default();
+        match self {
+            Self::Add { time: Some(time), .. } => {
+                writeln!(out, "rule {name} added for {}", show_duration(*time))
+            }
+            Self::Add { .. } => writeln!(out, "rule {name} added"),
+            Self::Del { .. } => writeln!(out, "rule {name} deleted"),
+            Self::List { .. } => print_rules(answer, out),
+        }
+    }
+}
+
+/// Returns the error for a rule that does not exist.
+pub fn unknown(name: &str) -> Error {
+    Error::Usage(format!("no rule '{name}'; list the rules: sluice scrub rules list"))
+}
+
+fn action_name(rule: &Rule) -> &'static str {
+    match rule.action {
+        RuleAction::Drop => "drop",
+        RuleAction::Pass => "pass",
+        RuleAction::Limit(_) => "limit",
+        RuleAction::Continue => "continue",
+    }
+}
+
+/// Lists the rules, as JSON.
+pub fn list(edited: &EditedPolicy) -> Value {
+    let now = Instant::now();
+    let rules = edited.rules().map(|(rule, added)| {
+        let mut entry = Map::new();
+        entry.insert("name".into(), rule.name.as_str().into());
+        entry.insert("action".into(), action_name(rule).into());
+        entry.insert("added".into(), added.is_some().into());
+        if let Some(end) = added.and_then(|it| it.until) {
+            entry.insert("left_s".into(), end.saturating_duration_since(now).as_secs_f64().into());
+        }
+        Value::Object(entry)
+    });
+    json!({"rules": rules.collect::<Vec<_>>()})
+}
+
+fn print_rules(answer: &Value, out: &mut impl Write) -> io::Result<()> {
+    for it in answer["rules"].as_array().into_iter().flatten() {
+        let [name, action] = ["name", "action"].map(|key| it[key].as_str().unwrap_or_default());
+        let note = match (it["added"] == true, it["left_s"].as_f64()) {
+            (true, Some(left)) => {
+                format!("added, {} left", show_duration(Duration::from_secs(left.ceil() as u64)))
+            }
+            (true, None) => "added".into(),
+            (false, _) => String::new(),
+        };
+        writeln!(out, "{}", format!("{name:<32} {action:<9} {note}").trim_end())?;
+    }
+    Ok(())
+}

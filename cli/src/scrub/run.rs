@@ -1,0 +1,241 @@
+//! `sluice scrub run`: a scrubber from its start to its report.
+
+use std::io::{IsTerminal as _, stderr};
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use sluicegate::control::Server;
+use sluicegate::error::{Error, Result};
+use sluicegate::link::{self, carries_default_route, netns};
+use sluicegate::port::{OpenOptions, Port, PortName};
+use sluicegate::units;
+use sluicegate::xdp::Mode;
+use sluicegate::xdp::resident::ModeRequest;
+use sluicegate_scrub::policy::{MAX_SETS, Set};
+use sluicegate_scrub::program;
+use sluicegate_scrub::scrubber::{Candidate, EditedPolicy, LIMIT_KEYS, Options, SESSION, Scrubber};
+
+use super::names_file::NamesFile;
+use super::service::ScrubService;
+use super::{SocketArgs, read_policy, report};
+use crate::notice;
+use crate::signals::Signals;
+use crate::units::{duration_in, interval};
+
+/// Interval between two checks for requests.
+const TICK: Duration = Duration::from_millis(20);
+
+/// Options of `run`.
+#[derive(clap::Args)]
+pub struct RunArgs {
+    /// Interfaces whose received packets are scrubbed
+    #[arg(value_name = "IFACE", required = true)]
+    interfaces: Vec<String>,
+
+    /// The policy, in TOML
+    #[arg(long, value_name = "FILE")]
+    policy: PathBuf,
+
+    /// Pass packets from each of two interfaces to the other one, instead of to this host
+    #[arg(long)]
+    bridge: bool,
+
+    /// Drop nothing; count and sample what would be dropped
+    #[arg(long)]
+    monitor: bool,
+
+    /// Stay when the command ends, whatever ends it, until `sluice scrub stop` or `sluice detach`; the next run takes
+    /// over
+    #[arg(long, conflicts_with_all = ["bridge", "duration"])]
+    resident: bool,
+
+    /// Fate of packets if the command is killed: they pass (open), or are dropped until the next run or `sluice detach`
+    #[arg(long, value_name = "open|closed", default_value = "open", value_parser = ["open", "closed"])]
+    fail: String,
+
+    /// Network namespace of the interfaces: a name of `ip netns`, a path, or the PID of a process in it
+    #[arg(long, value_name = "NETNS")]
+    netns: Option<String>,
+
+    /// native (driver) or skb (kernel) [default: native if the driver supports it]
+    #[arg(long, value_name = "native|skb", value_parser = ["native", "skb"])]
+    mode: Option<String>,
+
+    /// Sources and destinations that limits tell apart; TCP sources that can be verified, and half of the known flows
+    #[arg(long, value_name = "N", default_value_t = LIMIT_KEYS, value_parser = limit_keys)]
+    limit_keys: u32,
+
+    /// Stop after this time, unless `sluice scrub confirm` comes first; needed on the interface of the default
+    /// route, where the SSH session that runs the command passes until then
+    #[arg(long, value_name = "TIME", value_parser = confirm_time)]
+    confirm: Option<Duration>,
+
+    /// Stop after this time: 5s, 1m30s
+    #[arg(long, value_name = "TIME", value_parser = confirm_time)]
+    duration: Option<Duration>,
+
+    /// Time between status lines [default: 1s on a terminal, 10s elsewhere]
+    #[arg(long, value_name = "TIME", value_parser = interval)]
+    interval: Option<Duration>,
+
+    /// Print the result as one JSON object; with --interval, also one per interval
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    socket: SocketArgs,
+}
+
+/// Parses a number of keys of limits.
+pub fn limit_keys(text: &str) -> Result<u32, String> {
+    let keys = units::count(text).ok().filter(|n| (64..=1 << 26).contains(n));
+    keys.map(|n| n as u32).ok_or_else(|| "use a number from 64 to 67108864".into())
+}
+
+/// Times after which something ends; longer ones would overflow the clock.
+pub const TIMES: RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_secs(365 * 86_400);
+
+/// Parses a time after which something ends.
+pub fn confirm_time(text: &str) -> Result<Duration, String> {
+    duration_in(TIMES, text, "use a time from 1s to 365d")
+}
+
+/// Returns the address of the client of the SSH session that runs the command (ssh(1), SSH_CONNECTION).
+fn session() -> Option<IpAddr> {
+    let connection = std::env::var("SSH_CONNECTION").ok()?;
+    connection.split(' ').next()?.parse().ok()
+}
+
+/// Lets the SSH session pass until it confirms.
+fn set_session(edited: &mut EditedPolicy, interface: &str) -> Result<()> {
+    let Some(address) = session() else {
+        notice::say(format_args!(
+            "{interface} carries the default route, and SSH_CONNECTION is missing: the policy decides on an SSH \
+             session too; keep the variable with: sudo --preserve-env=SSH_CONNECTION"
+        ));
+        return Ok(());
+    };
+    has_place_for_session(edited.sets())?;
+    edited.set_session(Some(address));
+    Ok(())
+}
+
+/// Fails if the set for the SSH session cannot be added to these.
+pub fn has_place_for_session(sets: &[Set]) -> Result<()> {
+    if sets.iter().any(|it| it.name == SESSION) {
+        let problem = "the policy has a set 'session', the name of the set for the SSH session that --confirm adds";
+        return Err(Error::Usage(format!("{problem}; give the policy's set another name")));
+    }
+    if sets.len() >= MAX_SETS {
+        return Err(Error::Usage(format!(
+            "the policy has {MAX_SETS} sets, and --confirm adds one for the SSH session; join two sets"
+        )));
+    }
+    Ok(())
+}
+
+/// Scrubs until a signal, the end of the time, or the interface's removal.
+pub fn run(args: RunArgs) -> anyhow::Result<()> {
+    let mut edited = EditedPolicy::new(read_policy(&args.policy)?);
+    let netns = args.netns.as_deref();
+    for name in &args.interfaces {
+        if args.monitor || !carries_default_route(netns, name)? {
+            continue;
+        }
+        if args.confirm.is_some() {
+            set_session(&mut edited, name)?;
+        } else {
+            return Err(Error::Usage(format!(
+                "{name} carries this host's default route, and a wrong policy may cut you off; add --confirm 60s \
+                 and confirm with `sluice scrub confirm`, or try it with --monitor"
+            ))
+            .into());
+        }
+    }
+    let interfaces = args
+        .interfaces
+        .iter()
+        .map(|name| link::interface(netns, name))
+        .collect::<Result<Vec<_>>>()?;
+    let options = Options {
+        mode: program::Mode {
+            monitor: args.monitor,
+            resident: args.resident,
+            fail_closed: args.fail == "closed",
+            ..program::Mode::default()
+        },
+        attach: match args.mode.as_deref() {
+            None => ModeRequest::Best,
+            Some("skb") => ModeRequest::Only(Mode::Skb),
+            Some(_) => ModeRequest::Only(Mode::Native),
+        },
+        limit_keys: args.limit_keys,
+        ..Options::default()
+    };
+    if args.bridge && interfaces.len() != 2 {
+        return Err(Error::Usage("--bridge: name two interfaces".into()).into());
+    }
+    let mut server = Server::bind(&args.socket.path()?)?;
+    let signals = Signals::catch()?;
+    let candidate = Candidate::build(edited.policy())?;
+    candidate.check(&[])?;
+    let names = NamesFile::of(&args.socket, server.path());
+    let earlier = names.read();
+    let start = || Scrubber::start(&interfaces, candidate, &options, earlier.as_ref());
+    let scrubber = netns::run_in(netns, start)?;
+    for (interface, reason) in scrubber.fallbacks() {
+        notice::say(format_args!("{interface}: skb mode, a tenth as fast as native: {reason}"));
+    }
+    // After the scrubber: packets that it passes go on to the end of the chain, which redirects them.
+    let _bridge = args.bridge.then(|| bridge(&args)).transpose()?;
+    let attach = if args.mode.as_deref() == Some("skb") { "skb" } else { "native" };
+    let (interfaces, policy) = (args.interfaces.clone(), args.policy.clone());
+    let mut service = ScrubService::new(scrubber, edited, interfaces, attach, policy, names);
+    match args.confirm {
+        Some(_) => service.confirm_within(args.confirm),
+        None => service.keep()?,
+    }
+    let ended = serve(&args, &mut server, &signals, &mut service);
+    service.end();
+    report::publish(&service.state(), args.json)?;
+    Ok(ended?)
+}
+
+/// Redirects packets that pass, both ways, until the ports are dropped.
+fn bridge(args: &RunArgs) -> Result<[Port; 2]> {
+    let [a, b] =
+        [&args.interfaces[0], &args.interfaces[1]].map(|name| format!("xdp:{name}").parse());
+    let (a, b): (PortName, PortName) = (a?, b?);
+    let options = OpenOptions { netns: args.netns.clone(), ..OpenOptions::default() };
+    Ok([Port::redirect(&a, &b, &options)?, Port::redirect(&b, &a, &options)?])
+}
+
+fn serve(
+    args: &RunArgs,
+    server: &mut Server,
+    signals: &Signals,
+    service: &mut ScrubService,
+) -> Result<()> {
+    let start = Instant::now();
+    let usual = if stderr().is_terminal() { 1 } else { 10 };
+    let interval = args.interval.unwrap_or(Duration::from_secs(usual));
+    let mut next_line = start + interval;
+    loop {
+        server.serve(service);
+        service.tick()?;
+        let now = Instant::now();
+        if service.is_done() || args.duration.is_some_and(|duration| now >= start + duration) {
+            return Ok(());
+        }
+        if now >= next_line {
+            report::status_line(&service.state(), args.json && args.interval.is_some());
+            next_line = now + interval;
+        }
+        if signals.wait(now + TICK)? {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,391 @@
+//! A running scrubber behind its control socket.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use sluicegate::control::{Answer, Service};
+use sluicegate::error::{Error, Result};
+use sluicegate_scrub::program::Mode;
+use sluicegate_scrub::scrubber::{EditedPolicy, Report, Scrubber};
+
+use super::changes::{Change, Changes, Made, OWN, overtaken};
+use super::control::Request;
+use super::names_file::NamesFile;
+use super::subscribers::Subscribers;
+use super::{report, rules, sets};
+use crate::notice::{answer, failure, say};
+
+/// Time between two readings of the counters, from which rates are computed.
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
+/// Time between two checks of the attachment.
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
+/// Time after which a failed change is tried again.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A running scrubber.
+pub struct ScrubService {
+    scrubber: Scrubber,
+    /// The present policy, as its file and the changes made it.
+    edited: Arc<EditedPolicy>,
+    /// When the first of what was added ends.
+    next_end: Option<Instant>,
+    /// When a failed change of the service, or the removal of what has ended, is tried again.
+    next_try: Instant,
+    /// The failure was printed.
+    has_failed: bool,
+    changes: Changes,
+    subscribers: Subscribers,
+    interfaces: Vec<String>,
+    /// The mode in which the program was to be attached.
+    attach: &'static str,
+    path: PathBuf,
+    names: NamesFile,
+    start: Instant,
+    /// The last two readings.
+    samples: [(Instant, Report); 2],
+    next_check: Instant,
+    unconfirmed: Option<Unconfirmed>,
+    done: bool,
+}
+
+/// The action without confirmation.
+struct Unconfirmed {
+    deadline: Instant,
+    /// The policy to return to, and its file; without one, the scrubber stops.
+    earlier: Option<(Arc<EditedPolicy>, PathBuf)>,
+    /// The last change before the deadline passed, once it has.
+    over: Option<u64>,
+}
+
+/// The state of a scrubber, for reports.
+pub struct State<'a> {
+    pub interfaces: &'a [String],
+    pub policy: &'a PathBuf,
+    pub mode: Mode,
+    /// The mode of interfaces without a fallback.
+    pub attach: &'static str,
+    /// The interfaces that are not in native mode, and why.
+    pub fallbacks: &'a [(String, String)],
+    pub elapsed: Duration,
+    pub report: Report,
+    /// The time between the two last readings, and what was counted in it.
+    pub recent: Option<(Duration, Report)>,
+    /// The time left to confirm.
+    pub unconfirmed: Option<Duration>,
+}
+
+impl ScrubService {
+    /// Serves a scrubber with the policy of this file.
+    pub fn new(
+        mut scrubber: Scrubber,
+        edited: EditedPolicy,
+        interfaces: Vec<String>,
+        attach: &'static str,
+        path: PathBuf,
+        names: NamesFile,
+    ) -> Self {
+        let now = Instant::now();
+        names.update(&scrubber);
+        let subscribers = Subscribers::begin(&mut scrubber);
+        let sample = || (now, scrubber.report());
+        let samples = [sample(), sample()];
+        Self {
+            scrubber,
+            edited: Arc::new(edited),
+            next_end: None,
+            next_try: now,
+            has_failed: false,
+            changes: Changes::default(),
+            subscribers,
+            interfaces,
+            attach,
+            path,
+            names,
+            start: now,
+            samples,
+            next_check: now,
+            unconfirmed: None,
+            done: false,
+        }
+    }
+
+    /// Stops after this time without confirmation.
+    pub fn confirm_within(&mut self, time: Option<Duration>) {
+        self.unconfirmed = time.map(|time| Unconfirmed {
+            deadline: Instant::now() + time,
+            earlier: None,
+            over: None,
+        });
+    }
+
+    /// Keeps the program if that was asked for. An unconfirmed one must not outlive its command.
+    ///
+    /// # Errors
+    /// It cannot be pinned.
+    pub fn keep(&self) -> Result<()> {
+        let mode = self.scrubber.mode();
+        if mode.resident || mode.fail_closed { self.scrubber.keep() } else { Ok(()) }
+    }
+
+    /// Ends the run: a scrubber that is not resident, or was stopped by a request, ends with it.
+    pub fn end(&mut self) {
+        match self.unconfirmed.take().map(|it| it.earlier) {
+            Some(Some((policy, path))) if !self.done && self.scrubber.mode().resident => {
+                say(format_args!("not confirmed: back to {}", path.display()));
+                let mut edited = (*self.edited).clone();
+                edited.replace(policy.base().clone());
+                edited.expire(Instant::now());
+                if let Err(error) = self.scrubber.apply(edited.policy()) {
+                    say(format_args!("the scrubber stops: {error}"));
+                    self.done = true;
+                }
+                self.names.update(&self.scrubber);
+                self.path = path;
+            }
+            Some(None) => self.done = true,
+            _ => {}
+        }
+        if self.done || !self.scrubber.mode().resident {
+            self.scrubber.release();
+            // A file that is left is only of use to a program that was kept.
+            let _ = self.names.remove();
+        }
+    }
+
+    /// Returns true once the scrubber is to stop.
+    pub fn is_done(&self) -> bool {
+        self.done
+    }
+
+    /// Does periodic work.
+    ///
+    /// # Errors
+    /// The program was detached.
+    pub fn tick(&mut self) -> Result<()> {
+        let now = Instant::now();
+        if now >= self.next_check {
+            self.scrubber.check_attached()?;
+            self.next_check = now + CHECK_INTERVAL;
+        }
+        if now >= self.samples[1].0 + SAMPLE_INTERVAL {
+            self.samples.swap(0, 1);
+            self.samples[1] = (now, self.scrubber.report());
+        }
+        if self.unconfirmed.as_ref().is_some_and(|it| it.over.is_none() && now >= it.deadline) {
+            self.return_to_earlier();
+        }
+        self.subscribers.read(&mut self.scrubber);
+        self.make_changes(now);
+        Ok(())
+    }
+
+    fn return_to_earlier(&mut self) {
+        let Some(it) = &mut self.unconfirmed else { return };
+        it.over = Some(self.changes.last());
+        match &it.earlier {
+            Some((_, path)) => {
+                say(format_args!("not confirmed: back to {}", path.display()));
+                self.changes.refuse_policies();
+            }
+            None => {
+                say("not confirmed: the scrubber stops");
+                self.done = true;
+            }
+        }
+    }
+
+    /// Installs what was made of changes, and starts to make the next ones.
+    fn make_changes(&mut self, now: Instant) {
+        if let Some(made) = self.changes.take() {
+            self.install(made);
+        }
+        if !self.changes.is_idle() {
+            return;
+        }
+        let tries = now >= self.next_try;
+        if let Some(change) = self.own_change().filter(|_| tries) {
+            self.changes.push_own(change);
+        }
+        let has_ended = tries && self.next_end.is_some_and(|end| now >= end);
+        if has_ended || self.changes.are_waiting() {
+            self.changes.start(&self.edited, self.scrubber.recent_frames());
+        }
+    }
+
+    /// Returns the change that a confirmation or its absence needs.
+    fn own_change(&self) -> Option<Change> {
+        match &self.unconfirmed {
+            Some(Unconfirmed { over: Some(_), earlier: Some((policy, _)), .. }) => {
+                Some(Change::Return { policy: Arc::clone(policy) })
+            }
+            Some(_) => None,
+            None => self.edited.session().map(|_| Change::EndSession),
+        }
+    }
+
+    /// Tries the service's own work again later, and prints the first of its failures.
+    fn try_again(&mut self, what: &str, error: &Error) {
+        self.next_try = Instant::now() + RETRY_INTERVAL;
+        if !std::mem::replace(&mut self.has_failed, true) {
+            say(format_args!("{what}: {error}"));
+        }
+    }
+
+    fn install(&mut self, made: Made) {
+        for (number, error) in made.refused {
+            match number {
+                OWN => self.try_again("the present policy stays for now", &error),
+                _ => self.changes.answer(number, failure(&error)),
+            }
+        }
+        if let Some(error) = &made.expiry {
+            self.try_again("what has ended stays for now", error);
+        }
+        let Some(next) = made.next else { return };
+        let over = self.unconfirmed.as_ref().and_then(|it| it.over);
+        let is_late = |(number, change): &(u64, Change)| {
+            matches!(change, Change::Apply { .. }) && over.is_some_and(|last| *number <= last)
+        };
+        // A policy is made alone.
+        if let Some(((number, _), _)) = made.changes.iter().find(|it| is_late(&it.0)) {
+            self.changes.answer(*number, failure(&overtaken()));
+            return;
+        }
+        if let Err(error) = self.scrubber.install(next.candidate) {
+            // Changes of clients do not postpone the service's own.
+            if made.changes.iter().all(|it| it.0.0 == OWN) {
+                self.try_again("the earlier policy stays for now", &error);
+            }
+            for ((number, _), _) in made.changes.iter().filter(|it| it.0.0 != OWN) {
+                self.changes.answer(*number, failure(&error));
+            }
+            return;
+        }
+        self.names.update(&self.scrubber);
+        self.has_failed = false;
+        self.next_end = next.next_end;
+        let earlier = std::mem::replace(&mut self.edited, Arc::new(next.edited));
+        for ((number, change), answer) in made.changes {
+            match change {
+                Change::Apply { path, confirm } => self.applied(path, confirm, &earlier),
+                Change::Return { .. } => {
+                    if let Some((_, path)) = self.unconfirmed.take().and_then(|it| it.earlier) {
+                        self.path = path;
+                    }
+                }
+                _ => {}
+            }
+            if number != OWN {
+                self.changes.answer(number, answer);
+            }
+        }
+        // To free a million networks takes too long for the socket's thread.
+        let _ = std::thread::Builder::new().spawn(move || drop(earlier));
+    }
+
+    /// Records that a policy was applied, and until when it is to be confirmed.
+    fn applied(&mut self, path: PathBuf, confirm: Option<Duration>, earlier: &Arc<EditedPolicy>) {
+        let earlier = (Arc::clone(earlier), std::mem::replace(&mut self.path, path));
+        // A second unconfirmed policy returns to the last confirmed one, or stops if there is none.
+        let before = self.unconfirmed.take();
+        let is_first = before.as_ref().is_some_and(|it| it.earlier.is_none());
+        let earlier = before.map_or(Some(earlier), |it| it.earlier);
+        self.unconfirmed = confirm.map(|time| Unconfirmed {
+            deadline: Instant::now() + time,
+            earlier,
+            over: None,
+        });
+        // A policy that needs no confirmation confirms the run.
+        if is_first
+            && self.unconfirmed.is_none()
+            && let Err(error) = self.keep()
+        {
+            say(format_args!("the scrubber ends with its command: {error}"));
+        }
+    }
+
+    /// Returns the state at this moment.
+    pub fn state(&self) -> State<'_> {
+        let [(before, earlier), (last, later)] = &self.samples;
+        let recent = (last > before).then(|| (*last - *before, later.since(earlier)));
+        State {
+            interfaces: &self.interfaces,
+            policy: &self.path,
+            mode: self.scrubber.mode(),
+            attach: self.attach,
+            fallbacks: self.scrubber.fallbacks(),
+            elapsed: self.start.elapsed(),
+            report: self.scrubber.report(),
+            recent,
+            unconfirmed: self
+                .unconfirmed
+                .as_ref()
+                .filter(|it| it.over.is_none())
+                .map(|it| it.deadline.saturating_duration_since(Instant::now())),
+        }
+    }
+
+    fn change(&mut self, change: Change) -> Value {
+        json!({"change": self.changes.push(change)})
+    }
+
+    fn act(&mut self, client: u64, request: Request) -> Result<Value> {
+        match request {
+            Request::Status { .. } => Ok(report::to_json(&self.state())),
+            Request::Apply { policy: path, confirm, .. } => {
+                Ok(self.change(Change::Apply { path, confirm }))
+            }
+            Request::Sets(action) => match action {
+                sets::SetsAction::List { set, .. } => sets::list(&self.edited, set.as_deref()),
+                action => Ok(action.change().map_or(Value::Null, |it| self.change(it))),
+            },
+            Request::Rules(action) => match action.change() {
+                Some(change) => Ok(self.change(change)),
+                None => Ok(rules::list(&self.edited)),
+            },
+            Request::Change { number } => self.changes.find(number),
+            Request::Samples(choice) => {
+                let rules = &self.scrubber.policy().rules;
+                if let Some(name) = &choice.rule
+                    && !rules.iter().any(|it| it.name == *name)
+                {
+                    return Err(rules::unknown(name));
+                }
+                Ok(self.subscribers.take(client, choice, &mut self.scrubber))
+            }
+            Request::Confirm { .. } => match &self.unconfirmed {
+                Some(it) if it.over.is_none() => {
+                    if it.earlier.is_none() {
+                        self.keep()?;
+                    }
+                    let left = it.deadline.saturating_duration_since(Instant::now());
+                    self.unconfirmed = None;
+                    Ok(json!({"confirmed": self.path, "left_s": left.as_secs_f64()}))
+                }
+                Some(_) => Err(Error::Usage("the time to confirm is over".into())),
+                None => Err(Error::Usage("nothing to confirm".into())),
+            },
+            Request::Stop { .. } => {
+                self.done = true;
+                Ok(json!({"stopped": true}))
+            }
+        }
+    }
+}
+
+impl Service for ScrubService {
+    fn answer(&mut self, client: u64, request: &str) -> Answer {
+        let understood = serde_json::from_str(request)
+            .map_err(|error| Error::Usage(format!("invalid request: {error}")));
+        // The service learns when a reader of samples leaves.
+        let keep = matches!(understood, Ok(Request::Samples(_)));
+        let value = understood.and_then(|request| self.act(client, request));
+        Answer { keep, ..answer(value.unwrap_or_else(|error| failure(&error))) }
+    }
+
+    fn left(&mut self, client: u64) {
+        self.subscribers.remove(client, &mut self.scrubber);
+    }
+}

@@ -1,0 +1,250 @@
+//! `sluice scrub`: a running scrubber on right0 of a lab, and its control socket.
+
+mod explain;
+mod metrics;
+mod rehearse;
+mod resident;
+mod rules;
+mod samples;
+mod scratch;
+mod sets;
+mod top;
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use sluicegate::control::Client;
+use sluicegate::link::Lab;
+use tempfile::TempDir;
+
+use crate::support::*;
+
+/// A set that passes, and one that drops.
+pub const SETS: &str = "[set.good]\naction = 'pass'\nnetworks = ['198.18.0.1', '192.0.2.0/24']\n\
+                        [set.bad]\naction = 'drop'\nnetworks = ['203.0.113.0/24']\n";
+
+/// A scrubber that runs on right0.
+pub struct Scrubber<'a> {
+    lab: &'a Lab,
+    pub folder: Rc<TempDir>,
+    socket: String,
+    running: Running,
+}
+
+impl<'a> Scrubber<'a> {
+    /// Starts it, and waits until it answers.
+    pub fn start(lab: &'a Lab, policy: &str, more: &[&str]) -> Self {
+        Self::start_in(Rc::new(tempfile::tempdir().unwrap()), lab, policy, more)
+    }
+
+    /// Starts it with a folder that may be an earlier one's.
+    pub fn start_in(folder: Rc<TempDir>, lab: &'a Lab, policy: &str, more: &[&str]) -> Self {
+        let file = folder.path().join("policy.toml");
+        std::fs::write(&file, policy).unwrap();
+        let (netns, file) = (lab.netns("right"), file.to_str().unwrap().to_owned());
+        // A killed scrubber leaves its socket.
+        let socket = folder.path().join("socket").to_str().unwrap().to_owned();
+        let place = ["--netns", &netns, "--control", &socket];
+        let arguments = [&["scrub", "run", "right0", "--policy", &file], &place[..]].concat();
+        let mut command = sluice(&[&arguments[..], more].concat());
+        command.env("SSH_CONNECTION", "198.51.100.77 5022 198.18.0.2 22");
+        let running = Running::unawaited(&mut command);
+        let scrubber = Self { lab, folder, socket, running };
+        eventually("it answers", || {
+            assert!(!scrubber.running.has_ended(), "it ended");
+            scrubber.try_ask(&["status", "--json"]).status == Some(0)
+        });
+        scrubber
+    }
+
+    /// The words of a command on it.
+    pub fn words<'b>(&'b self, what: &[&'b str]) -> Vec<&'b str> {
+        [&["scrub"], what, &["--control", &self.socket]].concat()
+    }
+
+    /// Runs a command on it.
+    pub fn try_ask(&self, what: &[&str]) -> Ended {
+        run(&self.words(what))
+    }
+
+    /// Runs a command on it, which succeeds.
+    pub fn ask(&self, what: &[&str]) -> String {
+        let ended = self.try_ask(what);
+        assert_eq!(ended.status, Some(0), "{what:?}: {}", ended.err);
+        ended.out
+    }
+
+    /// Runs a command on it, which is refused.
+    pub fn refused(&self, what: &[&str], said: &str) {
+        refused(&self.words(what), said);
+    }
+
+    /// The JSON of a command.
+    pub fn json(&self, what: &[&str]) -> Value {
+        serde_json::from_str(&self.ask(&[what, &["--json"]].concat())).unwrap()
+    }
+
+    /// Packets that a counter has.
+    pub fn count(&self, stage: &str, name: &str) -> u64 {
+        let status = self.json(&["status"]);
+        let mut counters = status["counters"].as_array().unwrap().iter();
+        let counter = counters.find(|it| it["stage"] == stage && it["name"] == name);
+        counter.map_or(0, |it| it["packets"].as_u64().unwrap())
+    }
+
+    /// Sends UDP packets from an address, and waits until a counter has them.
+    pub fn send(&self, packets: u64, from: &str, stage: &str, name: &str) {
+        let before = self.count(stage, name);
+        self.generate(packets, from);
+        let what = format!("{packets} packets from {from}: {stage} {name}");
+        eventually(&what, || self.count(stage, name) == before + packets);
+    }
+
+    /// Sends UDP packets from an address.
+    pub fn generate(&self, packets: u64, from: &str) {
+        let (netns, count) = (self.lab.netns("left"), packets.to_string());
+        let arguments = [
+            "generate",
+            "packet:left0",
+            "--netns",
+            &netns,
+            "--count",
+            &count,
+            "--rate",
+            "10kpps",
+            "--json",
+        ];
+        let addresses = ["--src", from, "--dst", "198.18.0.2", "--dmac", NOBODY];
+        run(&[&arguments[..], &addresses].concat()).good();
+    }
+
+    /// Writes a file in its folder.
+    pub fn file(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// Kills the command.
+    pub fn kill(self) {
+        self.running.signal(Signal::SIGKILL);
+        self.running.end();
+    }
+
+    pub fn stop(self) -> Ended {
+        self.running.stop()
+    }
+}
+
+pub fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn a_policy_that_is_invalid_leaves_the_earlier_one() {
+    let Some(lab) = lab() else { return };
+    let scrubber = Scrubber::start(&lab, SETS, &[]);
+    scrubber.send(10, "203.0.113.9", "set", "bad");
+    let invalid = scrubber.file("invalid.toml", "[set.bad]\naction = 'dorp'\nnetworks = []\n");
+    scrubber.refused(&["apply", text(&invalid)], "set bad: action: 'dorp'");
+    scrubber.refused(&["apply", "/nowhere/policy.toml"], "it cannot be read");
+    scrubber.send(10, "203.0.113.9", "set", "bad");
+    let valid =
+        scrubber.file("valid.toml", "[set.bad]\naction = 'drop'\nnetworks = ['192.0.2.0/24']\n");
+    assert!(scrubber.ask(&["apply", text(&valid)]).contains("valid.toml applied"));
+    scrubber.send(10, "192.0.2.9", "set", "bad");
+    scrubber.send(10, "203.0.113.9", "default", "default");
+    assert_eq!(scrubber.stop().status, Some(0));
+}
+
+#[test]
+fn an_unconfirmed_policy_is_taken_back_and_additions_stay() {
+    let Some(lab) = lab() else { return };
+    let scrubber = Scrubber::start(&lab, SETS, &[]);
+    let other = scrubber.file("other.toml", "[set.bad]\naction = 'drop'\nnetworks = []\n");
+    scrubber.ask(&["sets", "add", "bad", "2001:db8::/32", "198.51.100.1"]);
+    scrubber.ask(&["sets", "add", "good", "192.0.3.0/24"]);
+    let ended = scrubber.try_ask(&["apply", text(&other), "--confirm", "1s"]);
+    assert_eq!(ended.status, Some(0), "{}", ended.err);
+    assert!(ended.err.contains("removed: 1 added network of set good, which"), "{}", ended.err);
+    let sets = || scrubber.json(&["sets", "list"])["sets"].clone();
+    eventually("it is taken back", || sets()[0]["name"] == "good");
+    assert_eq!(sets()[1]["added"], 2);
+    scrubber.send(10, "203.0.113.9", "set", "bad");
+}
+
+#[test]
+fn the_session_on_the_default_route_passes_until_it_confirms() {
+    let Some(lab) = lab_with(&["ip"]) else { return };
+    let route = ["ip", "route", "add", "default", "via", "198.18.0.1", "dev", "right0"];
+    assert_eq!(on(&lab, "right", &route).status, Some(0));
+    let all = "[set.bad]\naction = 'drop'\nnetworks = ['0.0.0.0/0']\n";
+    let scrubber = Scrubber::start(&lab, all, &["--confirm", "60s"]);
+    scrubber.send(10, "198.51.100.77", "set", "session");
+    scrubber.send(10, "198.51.100.78", "set", "bad");
+    let taken = scrubber.file("taken.toml", "[set.session]\nnetworks = []\n");
+    scrubber.refused(&["apply", text(&taken), "--confirm", "60s"], "another name");
+    scrubber.ask(&["confirm"]);
+    eventually("the session's set ends", || {
+        let before = scrubber.count("set", "bad");
+        scrubber.generate(1, "198.51.100.77");
+        scrubber.count("set", "bad") > before
+    });
+}
+
+#[test]
+fn the_name_of_the_sessions_set_is_reserved() {
+    let Some(lab) = lab_with(&["ip"]) else { return };
+    let route = ["ip", "route", "add", "default", "via", "198.18.0.1", "dev", "right0"];
+    assert_eq!(on(&lab, "right", &route).status, Some(0));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("policy.toml");
+    let (netns, socket) = (lab.netns("right"), folder.path().join("socket"));
+    let place = ["--netns", &netns, "--control", text(&socket), "--confirm", "60s"];
+    let arguments = [&["scrub", "run", "right0", "--policy", text(&file)], &place[..]].concat();
+    let many: String = (0..64).map(|it| format!("[set.s{it}]\nnetworks = []\n")).collect();
+    for (policy, said) in [
+        ("[set.session]\nnetworks = []\n", "give the policy's set another name"),
+        (&*many, "join two sets"),
+    ] {
+        std::fs::write(&file, policy).unwrap();
+        let ended =
+            ended(sluice(&arguments).env("SSH_CONNECTION", "198.51.100.77 5022 198.18.0.2 22"));
+        assert_eq!(ended.status, Some(2), "{}", ended.err);
+        assert!(ended.err.contains(said), "{}", ended.err);
+    }
+}
+
+#[test]
+fn a_pipe_is_no_policy_and_no_list() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    refused(&["scrub", "check", text(&pipe)], "not a regular file; copy");
+    let Some(lab) = lab() else { return };
+    let scrubber = Scrubber::start(&lab, SETS, &[]);
+    scrubber.refused(&["apply", text(&pipe)], "not a regular file; copy");
+    scrubber.refused(&["sets", "load", "bad", text(&pipe)], "not a regular file; copy");
+}
+
+#[test]
+fn a_status_has_modes_and_a_confirmation_numbers() {
+    let Some(lab) = lab() else { return };
+    let scrubber = Scrubber::start(
+        &lab,
+        SETS,
+        &["--confirm", "60s", "--json", "--interval", "10ms", "--mode", "skb"],
+    );
+    let status = scrubber.json(&["status"]);
+    assert_eq!((&status["mode"], &status["fallbacks"]), (&"skb".into(), &serde_json::json!([])));
+    let mut client = Client::connect(Path::new(&scrubber.socket)).unwrap();
+    let answer: Value =
+        serde_json::from_str(&client.ask(r#"{"do":"confirm"}"#).unwrap().0).unwrap();
+    assert!(answer["left_s"].as_f64().is_some_and(|it| it <= 60.0), "{answer}");
+    let ended = scrubber.stop();
+    for line in ended.out.lines() {
+        assert_eq!(serde_json::from_str::<Value>(line).unwrap()["command"], "scrub run");
+    }
+}

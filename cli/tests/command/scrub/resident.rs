@@ -1,0 +1,131 @@
+//! Scrubbers that stay without their command, and commands that are killed.
+
+use std::rc::Rc;
+
+use serde_json::Value;
+use sluicegate::link::Lab;
+
+use super::{SETS, Scrubber, text};
+use crate::support::*;
+
+fn claims(lab: &Lab) -> Value {
+    let (netns, mut claims) = (lab.netns("right"), Value::Null);
+    eventually("claims are listed", || {
+        let ended = run(&["claims", "right0", "--netns", &netns, "--json"]);
+        claims = serde_json::from_str(&ended.out).unwrap_or_default();
+        ended.status == Some(0)
+    });
+    claims
+}
+
+/// Sends UDP packets from an address.
+fn send(lab: &Lab, packets: u64, from: &str) {
+    let (netns, count) = (lab.netns("left"), packets.to_string());
+    let addresses = ["--src", from, "--dst", "198.18.0.2", "--dmac", NOBODY];
+    let arguments = ["generate", "packet:left0", "--netns", &netns, "--count", &count];
+    assert_eq!(run(&[&arguments[..], &addresses].concat()).status, Some(0));
+}
+
+/// Waits until the scrub stage has dropped this number of packets in all.
+fn has_dropped(lab: &Lab, packets: u64) {
+    eventually("they are dropped", || claims(lab)["claims"][0]["dropped"] == packets);
+}
+
+#[test]
+fn a_resident_scrubber_survives_its_command_and_the_next_one_takes_it_over() {
+    let Some(lab) = lab() else { return };
+    let netns = lab.netns("right");
+    let Some(attached) = Attached::to(&netns, &[]) else { return };
+    // The names of the counters exist for the next run.
+    let folder = Rc::new(tempfile::tempdir().unwrap());
+    let start = |more: &[&str]| Scrubber::start_in(Rc::clone(&folder), &lab, SETS, more);
+    let scrubber = start(&["--resident"]);
+    scrubber.send(10, "203.0.113.9", "set", "bad");
+    scrubber.kill();
+    send(&lab, 10, "203.0.113.9");
+    has_dropped(&lab, 20);
+    let listed = run(&["claims", "right0", "--netns", &netns]).out;
+    assert!(listed.contains("resident, no process"), "{listed}");
+    let scrubber = start(&["--resident"]);
+    assert_eq!(scrubber.count("set", "bad"), 20, "counters go on");
+    scrubber.send(10, "203.0.113.9", "set", "bad");
+    // A signal ends the command alone.
+    assert_eq!(scrubber.stop().status, Some(0));
+    send(&lab, 10, "203.0.113.9");
+    has_dropped(&lab, 40);
+    let scrubber = start(&["--resident"]);
+    scrubber.ask(&["stop"]);
+    eventually("it stops", || claims(&lab)["claims"].as_array().is_some_and(Vec::is_empty));
+    drop(scrubber);
+    // Nothing is left of it: the next one begins at 0.
+    let scrubber = start(&[]);
+    assert_eq!(scrubber.count("set", "bad"), 0);
+    scrubber.kill();
+    assert_eq!(claims(&lab)["claims"].as_array().map(Vec::len), Some(0));
+    drop(attached);
+}
+
+#[test]
+fn an_unconfirmed_policy_does_not_survive_its_command() {
+    let Some(lab) = lab() else { return };
+    let netns = lab.netns("right");
+    let Some(_attached) = Attached::to(&netns, &[]) else { return };
+    let has_ended = || claims(&lab)["claims"].as_array().is_some_and(Vec::is_empty);
+    let unconfirmed = ["--resident", "--confirm", "60s"];
+    // The first one is killed, the second one ends.
+    Scrubber::start(&lab, SETS, &unconfirmed).kill();
+    eventually("nothing is kept", has_ended);
+    assert_eq!(Scrubber::start(&lab, SETS, &unconfirmed).stop().status, Some(0));
+    eventually("nothing is kept", has_ended);
+    let scrubber = Scrubber::start(&lab, SETS, &unconfirmed);
+    scrubber.ask(&["confirm"]);
+    let other =
+        scrubber.file("other.toml", "[set.worse]\naction = 'drop'\nnetworks = ['192.0.2.0/24']\n");
+    scrubber.ask(&["apply", text(&other), "--confirm", "60s"]);
+    let ended = scrubber.stop();
+    assert!(ended.err.contains("not confirmed: back to "), "{}", ended.err);
+    // The confirmed policy is kept, the applied one is not.
+    send(&lab, 10, "192.0.2.9");
+    send(&lab, 10, "203.0.113.9");
+    has_dropped(&lab, 10);
+    let scrubber = Scrubber::start(&lab, SETS, &["--resident"]);
+    scrubber.ask(&["stop"]);
+    eventually("it stops", has_ended);
+}
+
+#[test]
+fn a_killed_command_fails_open_or_closed() {
+    let Some(lab) = lab() else { return };
+    let netns = lab.netns("right");
+    let Some(_attached) = Attached::to(&netns, &[]) else { return };
+    let received = || {
+        let snmp = on(&lab, "right", &["cat", "/proc/net/snmp"]).out;
+        let values = snmp.lines().filter(|it| it.starts_with("Udp:")).nth(1).unwrap().to_owned();
+        values.split(' ').nth(2).unwrap().parse::<u64>().unwrap()
+    };
+    for (fail, passes) in [("open", true), ("closed", false)] {
+        let scrubber = Scrubber::start(&lab, SETS, &["--fail", fail]);
+        scrubber.send(10, "203.0.113.9", "set", "bad");
+        scrubber.kill();
+        let (before, mac) =
+            (received(), on(&lab, "right", &["cat", "/sys/class/net/right0/address"]).out);
+        let left = lab.netns("left");
+        let arguments =
+            ["generate", "packet:left0", "--netns", &left, "--count", "10", "--dport", "9"];
+        let addresses = ["--src", "198.18.0.1", "--dst", "198.18.0.2", "--dmac", mac.trim()];
+        assert_eq!(run(&[&arguments[..], &addresses].concat()).status, Some(0));
+        if passes {
+            eventually("the host gets them", || received() == before + 10);
+        } else {
+            let total = || claims(&lab)["program"]["packets"].as_u64().unwrap();
+            let so_far = total();
+            assert_eq!(run(&[&arguments[..], &addresses].concat()).status, Some(0));
+            eventually("they arrive at the interface", || total() >= so_far + 10);
+            assert_eq!(received(), before, "{fail}: none reaches the host");
+            // The next run, which ends, opens it again.
+            assert_eq!(Scrubber::start(&lab, SETS, &[]).stop().status, Some(0));
+            assert_eq!(run(&[&arguments[..], &addresses].concat()).status, Some(0));
+            eventually("the host gets them", || received() == before + 10);
+        }
+    }
+}
