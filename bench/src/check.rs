@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::measurement::Spread;
 use crate::report::{Report, StepReport, rates};
-use crate::suite::{SuiteKind, Sweep, netmap};
+use crate::suite::{SuiteKind, Sweep, netmap, scrub};
 
 /// A minimum ratio of two steps.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -71,6 +71,10 @@ pub const THRESHOLDS: &[Threshold] = &[
     threshold(SuiteKind::Pipe, "null: to null:, in one program", "dpdk-testpmd io, net_null", 1.0),
     threshold(SuiteKind::Pipe, netmap::PIPE, UP, 0.3),
     threshold(SuiteKind::Pipe, netmap::VALE, UP, 0.2),
+    threshold(SuiteKind::Scrub, scrub::LIST, scrub::LPM, 6.0),
+    threshold(SuiteKind::Scrub, scrub::LIMIT, scrub::LRU, 3.0),
+    threshold(SuiteKind::Scrub, scrub::SHORT_LIST, scrub::NFT, 8.0),
+    threshold(SuiteKind::Scrub, scrub::CHALLENGE, scrub::COOKIES, 5.0),
 ];
 
 /// Returns the parameters with which thresholds are measured.

@@ -19,6 +19,7 @@
 //! | [`measure`] | runs one turn of one step |
 //! | [`measurement`] | the result of a turn; medians, spreads, ratios within a round |
 //! | [`cost`] | the cost of waiting: CPU time at modest rates, round trips |
+//! | [`floods`] | what a server delivers while floods hit it |
 //! | [`ndr`] | RFC 2544: the throughput of a device between two interfaces |
 //! | [`profile`] | samples CPU time, groups it by cause, and gives advice |
 //! | [`report`] | all results, as JSON |
@@ -26,13 +27,18 @@
 //! | [`table`] | a report as Markdown tables |
 //! | [`check`] | ratios of steps, and their thresholds |
 //! | [`instructions`] | instruction counts of hot loops |
+//! | [`BpfPeer`] | XDP programs that drop with the kernel's own maps |
+//! | [`scrub_cost`] | the cost of the scrubber's stages for a packet |
+//! | [`scrub_policy`] | policies of the suite `scrub` |
 //! | [`compare`] | changes from one report to another |
 #![deny(unsafe_code)]
 
+mod bpf_peer;
 pub mod check;
 pub mod compare;
 pub mod cost;
 mod cpu_distance;
+pub mod floods;
 pub mod instructions;
 pub mod measure;
 pub mod measurement;
@@ -43,9 +49,12 @@ pub mod process;
 pub mod profile;
 pub mod report;
 pub mod rounds;
+pub mod scrub_cost;
+pub mod scrub_policy;
 pub mod step;
 pub mod suite;
 pub mod table;
 pub mod testbed;
 
+pub use bpf_peer::BpfPeer;
 pub use observer::Failure;

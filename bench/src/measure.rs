@@ -115,6 +115,8 @@ impl TurnContext<'_> {
         let method = if step.setting.size > live::MAX_BYTES { "sendmmsg" } else { "auto" };
         let cpus = testbed.cpus.senders(step.setting.queues);
         let program = testbed.sender(cpus, step.setting.size, &dmac);
+        let set = |program: Program, (flag, value): &(&str, &str)| program.set(flag, value);
+        let program = step.sender_flags.iter().fold(program, set);
         Ok(program.and(["--method", method, "--duration", &time.as_secs_f64().to_string()]))
     }
 

@@ -118,8 +118,8 @@ impl BenchPlan {
     /// Makes the testbeds of all settings.
     fn testbeds(&self) -> Result<HashMap<Option<TestbedConfig>, Testbed>, Failure> {
         if let Some((left, right)) = &self.between {
-            if let Some(kind) = self.kinds.iter().find(|kind| kind.needs_middle()) {
-                let text = format!("--between: {kind} measures a host between the two; omit it");
+            if let Some(kind) = self.kinds.iter().find(|kind| kind.needs_lab()) {
+                let text = format!("--between: {kind} is measured in a lab; omit one of them");
                 return Err(Error::Usage(text).into());
             }
             return Ok([(None, Testbed::of(left.clone(), right.clone())?)].into());

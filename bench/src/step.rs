@@ -77,6 +77,8 @@ pub struct Step {
     pub tidy: Vec<Program>,
     /// The method of measurement.
     pub method: Method,
+    /// Flags of the sender of packets to receive, in place of its own: the flag, and its value.
+    pub sender_flags: Vec<(&'static str, &'static str)>,
 }
 
 impl Step {
@@ -87,8 +89,8 @@ impl Step {
         setting: Setting,
         method: Method,
     ) -> Self {
-        let (prepare, tidy) = (Vec::new(), Vec::new());
-        Self { name: name.into(), by, setting, prepare, tidy, method }
+        let (prepare, tidy, sender_flags) = (Vec::new(), Vec::new(), Vec::new());
+        Self { name: name.into(), by, setting, prepare, tidy, method, sender_flags }
     }
 
     /// Adds a command that runs before, and the one that undoes it.
@@ -96,6 +98,13 @@ impl Step {
     pub fn with(mut self, prepare: Program, tidy: Program) -> Self {
         self.prepare.push(prepare);
         self.tidy.insert(0, tidy);
+        self
+    }
+
+    /// Sets a flag of the sender of packets to receive.
+    #[must_use]
+    pub fn sending(mut self, flag: &'static str, value: &'static str) -> Self {
+        self.sender_flags.push((flag, value));
         self
     }
 

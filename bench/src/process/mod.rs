@@ -310,6 +310,8 @@ pub enum Count {
     After(&'static str),
     /// In the result of a command of this project, at this path.
     At(&'static str),
+    /// The sum of the numbers at these paths; missing ones do not count.
+    Sum(&'static [&'static str]),
     /// The last rate of netmap's pkt-gen: "14.881 Mpps (2.976 Mpkts 1.428 Gbps in 200000 usec)".
     PktGenRate,
     /// In a table whose lines begin with the first word, below the name in its first line (proc(5),
@@ -327,6 +329,10 @@ impl Count {
     pub fn of(self, said: &ProcessOutput) -> Option<u64> {
         match self {
             Self::At(path) => said.number(path).map(|n| n as u64),
+            Self::Sum(paths) => {
+                let numbers = paths.iter().filter_map(|path| said.number(path));
+                numbers.map(|n| n as u64).reduce(|sum, n| sum + n)
+            }
             _ => self.read(&said.out).or_else(|| self.read(&said.err)),
         }
     }
@@ -351,7 +357,7 @@ impl Count {
     /// The number in a text.
     pub(crate) fn read(self, text: &str) -> Option<u64> {
         match self {
-            Self::At(_) => None,
+            Self::At(_) | Self::Sum(_) => None,
             Self::Before(words) => {
                 first_number(text.lines().rev().find(|line| line.contains(words))?)
             }
@@ -437,6 +443,9 @@ mod tests {
             ("in a table", SNMP, Count::Below("Udp:", "NoPorts"), Some(12)),
             ("in a result", SLUICE, Count::COUNTED, Some(7)),
             ("of the last result", SLUICE, Count::SENT, Some(8)),
+            ("in two places", SLUICE, Count::Sum(&["/ledger/out", "/attempted"]), Some(15)),
+            ("in one of two", SLUICE, Count::Sum(&["/answered", "/attempted"]), Some(8)),
+            ("in none of two", SLUICE, Count::Sum(&["/answered", "/dropped"]), None),
             ("a place that it has not", "{\"ledger\":{\"out\":7}}\n", Count::SENT, None),
             ("no rule", "Chain PREROUTING (policy ACCEPT 3 packets)", Count::Before("DROP"), None),
             ("no counter", "table ip t {}", Count::After("packets "), None),

@@ -183,7 +183,8 @@ fn xdp(context: &StepContext<'_>) -> Step {
     with_rules(context, by_count(context, "XDP", &port))
 }
 
-fn by_count(context: &StepContext<'_>, name: &str, port: &str) -> Step {
+/// Counts what a port with these options drops.
+pub fn by_count(context: &StepContext<'_>, name: &str, port: &str) -> Step {
     context.receives("sluice", name, Destination::Host, context.count(port, [""; 0]))
 }
 

@@ -6,6 +6,7 @@ pub mod netmap;
 pub mod peers;
 mod pipe;
 mod rx;
+pub mod scrub;
 mod testpmd;
 mod tx;
 
@@ -31,11 +32,14 @@ pub enum SuiteKind {
     Forward,
     /// From one program to another.
     Pipe,
+    /// Scrubbing floods.
+    Scrub,
 }
 
 impl SuiteKind {
     /// All suites, in the order in which they are measured.
-    pub const ALL: [Self; 5] = [Self::Rx, Self::Tx, Self::Drop, Self::Forward, Self::Pipe];
+    pub const ALL: [Self; 6] =
+        [Self::Rx, Self::Tx, Self::Drop, Self::Forward, Self::Pipe, Self::Scrub];
 
     /// Its name, its heading in reports, and its reference.
     fn texts(self) -> [&'static str; 3] {
@@ -47,6 +51,7 @@ impl SuiteKind {
             Self::Pipe => {
                 ["pipe", "From one program to another", "unix datagrams, a call a packet"]
             }
+            Self::Scrub => ["scrub", "Scrubbing a flood from random sources", scrub::REFERENCE],
         }
     }
 
@@ -63,6 +68,12 @@ impl SuiteKind {
     /// Returns true if it needs a host between the sender and the receiver.
     pub fn needs_middle(self) -> bool {
         self == Self::Forward
+    }
+
+    /// Returns true if it cannot be measured between existing interfaces: it needs a host between them, or changes
+    /// theirs.
+    pub fn needs_lab(self) -> bool {
+        self.needs_middle() || self == Self::Scrub
     }
 }
 
@@ -134,6 +145,7 @@ pub fn steps<'a, E>(
             SuiteKind::Drop => drop::steps(&context),
             SuiteKind::Forward => forward::steps(&context),
             SuiteKind::Pipe => pipe::steps(&context),
+            SuiteKind::Scrub => scrub::steps(&context),
         };
         if with_peers {
             new.extend(peers::steps(kind, &context));
@@ -273,6 +285,11 @@ impl StepContext<'_> {
 /// The command that removes a file.
 fn remove(file: &str) -> Program {
     Program::tool("rm", ["-f", file])
+}
+
+/// The command that removes a folder and its files.
+fn remove_folder(folder: &str) -> Program {
+    Program::tool("rm", ["-rf", folder])
 }
 
 #[cfg(test)]

@@ -39,7 +39,7 @@ pub fn steps(kind: SuiteKind, context: &StepContext<'_>) -> Vec<Step> {
         SuiteKind::Tx if context.testbed.cpus.count() > 1 => vec![tx(context)],
         SuiteKind::Forward => bridge(context).into_iter().chain([vale(context)]).collect(),
         SuiteKind::Pipe => vec![pair(context, PIPE, ["bench{1", "bench}1"]), vale(context)],
-        SuiteKind::Tx | SuiteKind::Drop => Vec::new(),
+        SuiteKind::Tx | SuiteKind::Drop | SuiteKind::Scrub => Vec::new(),
     }
 }
 

@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::drop::{ports, rules, with_rules};
+use super::scrub::flooded;
 use super::{StepContext, SuiteKind, remove, testpmd};
 use crate::process::{Count, LabHost, Program, Ready, Running, is_installed, quoted, remedy};
 use crate::step::{Destination, Method, Step};
@@ -75,6 +76,7 @@ pub fn steps(kind: SuiteKind, context: &StepContext<'_>) -> Vec<Step> {
         SuiteKind::Drop => filter(context).into_iter().chain(drop(context)).collect(),
         SuiteKind::Forward => forwarding(context),
         SuiteKind::Pipe => testpmd::pipes(context),
+        SuiteKind::Scrub => drop(context).map(flooded).into_iter().collect(),
     }
 }
 

@@ -3,19 +3,21 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write, stdout};
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 use sluicegate::error::Error;
 use sluicegate::forward::forward;
-use sluicegate::link::pin_thread;
+use sluicegate::link::{self, pin_thread};
 use sluicegate::port::{Directions, OpenOptions as PortOptions, Port, PortName, Queue, wait_any};
 use sluicegate::ring::Wait;
+use sluicegate_bench::BpfPeer;
 use sluicegate_bench::cost::RELAYING;
+use sluicegate_bench::scrub_policy::PolicySize;
 
 use crate::signals::Signals;
 
@@ -27,11 +29,22 @@ pub struct ListenerArgs {
     /// The UDP port
     #[arg(long, value_name = "PORT")]
     port: u16,
+
+    /// A TCP port instead, whose connections are not accepted
+    #[arg(long)]
+    tcp: bool,
 }
 
 /// Reads until a signal arrives; then prints the number of datagrams.
 pub fn listener(args: &ListenerArgs) -> anyhow::Result<()> {
     let signals = Signals::catch()?;
+    if args.tcp {
+        let failed = |error| Error::system("listen on", format!("TCP port {}", args.port), error);
+        let _listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, args.port)).map_err(failed)?;
+        writeln!(stdout(), "listening")?;
+        while !signals.wait(Instant::now() + POLL_INTERVAL)? {}
+        return Ok(());
+    }
     let failed = |error| Error::system("listen on", format!("UDP port {}", args.port), error);
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, args.port)).map_err(failed)?;
     socket.set_read_timeout(Some(POLL_INTERVAL)).map_err(failed)?;
@@ -160,6 +173,72 @@ pub fn end(args: &EndArgs) -> anyhow::Result<()> {
             (last, packets) = (Instant::now(), 0);
         }
     }
+}
+
+#[derive(clap::Args)]
+pub struct PolicyArgs {
+    /// The folder of its files
+    #[arg(value_name = "FOLDER")]
+    folder: PathBuf,
+
+    /// Networks in a set
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    networks: u32,
+
+    /// Rules
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    rules: u32,
+
+    /// Limit each source
+    #[arg(long)]
+    limit: bool,
+
+    /// Challenge TCP connections
+    #[arg(long)]
+    challenge: bool,
+}
+
+/// Writes a policy that drops all packets.
+pub fn policy(args: &PolicyArgs) -> anyhow::Result<()> {
+    let &PolicyArgs { networks, rules, limit, challenge, .. } = args;
+    Ok(PolicySize { networks, rules, limit, challenge }.write(&args.folder)?)
+}
+
+#[derive(clap::Args)]
+pub struct BpfDropArgs {
+    /// The interface
+    #[arg(value_name = "IFACE")]
+    interface: String,
+
+    /// lpm: look up the source in a list; lru: limit each source; source: drop only 10.0.0.0/8
+    #[arg(value_name = "lpm|lru|source", value_parser = ["lpm", "lru", "source"])]
+    what: String,
+
+    /// The list of lpm, a network a line
+    #[arg(long, value_name = "FILE", required_if_eq("what", "lpm"))]
+    networks: Option<PathBuf>,
+
+    /// Leave source attached, and exit
+    #[arg(long)]
+    leave: bool,
+}
+
+/// Drops packets until a signal arrives; then prints their number.
+pub fn bpf_drop(args: &BpfDropArgs) -> anyhow::Result<()> {
+    let signals = Signals::catch()?;
+    let interface = link::interface(None, &args.interface)?;
+    if args.leave {
+        return Ok(BpfPeer::leave_source(&interface)?);
+    }
+    let program = match &args.networks {
+        Some(file) => BpfPeer::lpm(&interface, file)?,
+        None if args.what == "source" => BpfPeer::source(&interface)?,
+        None => BpfPeer::lru(&interface)?,
+    };
+    writeln!(stdout(), "attached")?;
+    while !signals.wait(Instant::now() + POLL_INTERVAL)? {}
+    writeln!(stdout(), "{}", json!({ "dropped": program.dropped()? }))?;
+    Ok(())
 }
 
 #[cfg(test)]

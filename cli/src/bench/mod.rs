@@ -4,10 +4,13 @@
 mod baseline;
 mod check;
 mod cost;
+mod floods;
+mod http;
 mod ndr;
 mod options;
 mod output;
 mod progress;
+mod scrub_cost;
 
 use std::path::PathBuf;
 
@@ -28,6 +31,7 @@ Examples:
   sluice bench rx
   sluice bench tx --peers --rounds 5
   sluice bench drop --rules 1,100
+  sluice bench scrub --rounds 3
   sluice bench rx --sizes 60,512,1514 --json > rx.json
   sluice bench all --peers --html bench.html
   sluice bench tx --between lab-left/left0,lab-right/right0
@@ -35,6 +39,8 @@ Examples:
   sluice bench instructions
   sluice bench ndr --sizes 60,512,1514
   sluice bench cost
+  sluice bench scrub-cost
+  sluice bench floods --floods syn-random,mixed
 
 Needs root. The first CPU sends, the others receive. ^C keeps the results so far and
 removes the lab.";
@@ -62,6 +68,8 @@ enum BenchCommand {
     Forward(Options),
     /// Move packets from one program to another, from Unix sockets to memif
     Pipe(Options),
+    /// Drop a flood from random sources, by lists, rules, limits and cookies, beside the kernel's means
+    Scrub(Options),
     /// Netmap's pkt-gen and bridge by `sluice netmap`, in the suites above, beside the same work of others
     #[command(after_help = NETMAP_HELP)]
     Netmap(Options),
@@ -77,6 +85,10 @@ enum BenchCommand {
     Ndr(ndr::Args),
     /// Measure CPU time at modest rates, and round trips through forwarders
     Cost(cost::Args),
+    /// Measure what a server delivers while floods hit it: without a filter, behind a bare drop, behind the scrubber
+    Floods(floods::Args),
+    /// Measure nanoseconds of the scrubber's stages for a packet, without an interface
+    ScrubCost(scrub_cost::Args),
     /// The minimal relay beside forwarders.
     #[command(hide = true)]
     Relay(baseline::RelayArgs),
@@ -86,6 +98,18 @@ enum BenchCommand {
     /// The steps of pipes and sockets: one end, with a system call for each packet.
     #[command(hide = true)]
     End(baseline::EndArgs),
+    /// The server of `floods`.
+    #[command(hide = true)]
+    HttpServer(http::ServerArgs),
+    /// The clients of `floods`.
+    #[command(hide = true)]
+    HttpGet(http::GetArgs),
+    /// Steps of `scrub`: the files of a policy.
+    #[command(hide = true)]
+    Policy(baseline::PolicyArgs),
+    /// Steps of `scrub`: XDP programs that use maps of the kernel.
+    #[command(hide = true)]
+    BpfDrop(baseline::BpfDropArgs),
 }
 
 #[derive(clap::Args)]
@@ -106,6 +130,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         BenchCommand::Drop(options) => measure(vec![SuiteKind::Drop], &options, false),
         BenchCommand::Forward(options) => measure(vec![SuiteKind::Forward], &options, false),
         BenchCommand::Pipe(options) => measure(vec![SuiteKind::Pipe], &options, false),
+        BenchCommand::Scrub(options) => measure(vec![SuiteKind::Scrub], &options, false),
         BenchCommand::Netmap(options) => measure_plan(options.netmap()?, &options, false),
         BenchCommand::All(options) => measure(options.all(), &options, true),
         BenchCommand::Instructions(shown) => count(&shown),
@@ -113,9 +138,15 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         BenchCommand::Show(args) => show(&args),
         BenchCommand::Ndr(args) => ndr::run(&args),
         BenchCommand::Cost(args) => cost::run(&args),
+        BenchCommand::Floods(args) => floods::run(&args),
+        BenchCommand::HttpServer(args) => http::serve(&args),
+        BenchCommand::HttpGet(args) => http::get(&args),
+        BenchCommand::ScrubCost(args) => scrub_cost::run(&args),
         BenchCommand::Relay(args) => baseline::relay(&args),
         BenchCommand::Listener(args) => baseline::listener(&args),
         BenchCommand::End(args) => baseline::end(&args),
+        BenchCommand::Policy(args) => baseline::policy(&args),
+        BenchCommand::BpfDrop(args) => baseline::bpf_drop(&args),
     }
 }
 

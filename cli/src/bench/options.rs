@@ -96,15 +96,19 @@ pub fn turn_time(text: &str) -> Result<Duration, String> {
 }
 
 impl Options {
-    /// All suites; without forwarding if existing interfaces are used, because no host is between them.
+    /// All suites; without those that need a lab if existing interfaces are used.
     pub fn all(&self) -> Vec<SuiteKind> {
-        let can_run = |kind: &SuiteKind| self.between.is_none() || !kind.needs_middle();
+        let can_run = |kind: &SuiteKind| self.between.is_none() || !kind.needs_lab();
         SuiteKind::ALL.into_iter().filter(can_run).collect()
     }
 
     /// The plan of the steps of netmap's programs, and of those that they are compared with.
     pub fn netmap(&self) -> Result<BenchPlan, Error> {
-        let kinds = self.all().into_iter().filter(|&kind| kind != SuiteKind::Drop).collect();
+        let kinds = self
+            .all()
+            .into_iter()
+            .filter(|kind| !matches!(kind, SuiteKind::Drop | SuiteKind::Scrub))
+            .collect();
         let only: Option<fn(SuiteKind, &str) -> bool> = Some(is_needed_for_netmap);
         Ok(BenchPlan { only, with_peers: true, ..self.bench(kinds)? })
     }

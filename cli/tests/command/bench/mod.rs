@@ -2,8 +2,10 @@
 //! that there are some, and that nothing stays behind. Without root it says so and passes.
 
 mod cost;
+mod floods;
 mod ndr;
 mod planted;
+mod scrub_cost;
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -164,6 +166,26 @@ fn pipes_are_measured_at_the_receiver() {
     let names = measured(&report);
     assert_eq!(names.first().map(String::as_str), Some("unix datagrams, a call a packet"));
     assert_eq!(names.len(), 5, "{names:?}");
+}
+
+#[test]
+fn a_flood_is_dropped_by_policies_and_by_the_kernels_means() {
+    let Some(report) = bench(&["scrub"]) else { return };
+    let names = measured(&report);
+    assert_eq!(names.first().map(String::as_str), Some("resident program, count and drop"));
+    for step in [
+        "scrub, empty policy",
+        "scrub, 1,000,000 networks",
+        "LPM trie, 1,000,000 networks",
+        "scrub, 10,000 rules",
+        "scrub, limit by source",
+        "LRU hash, limit by source",
+        "scrub, all of these",
+        "kernel SYN cookies",
+        "scrub, TCP challenge",
+    ] {
+        assert!(names.iter().any(|name| name == step), "{step} is not in {names:?}");
+    }
 }
 
 /// Waits until a run is at the turn of this number. Returns its line.
@@ -455,7 +477,8 @@ fn invalid_flags_are_refused() {
         (&["rx", "--seconds", "1ms"], "the minimum is 50ms"),
         (&["rx", "--between", "left0"], "name two interfaces"),
         (&["rx", "--between", "lo,lo"], "lo twice"),
-        (&["forward", "--between", "lo,eth1"], "a host between the two"),
+        (&["forward", "--between", "lo,eth1"], "forward is measured in a lab"),
+        (&["scrub", "--between", "lo,eth1"], "scrub is measured in a lab"),
     ] {
         refused(&[&["bench"], arguments].concat(), part);
     }
