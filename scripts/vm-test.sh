@@ -1,8 +1,8 @@
 #!/bin/sh
 # Runs the conformance suite and the tests of XDP on drivers in QEMU: on other kernels, with the drivers of
-# emulated cards, and on veth, which also has the tests of generated programs and of ports on the host's
-# side. Several guests run side by side, without a network of the host's. Writes target/vm/table.md, of
-# all guests that have run; KEEP=1 puts its first table, the modes, into docs/vm.md.
+# emulated cards, and on veth, which also has the tests of generated programs, of ports on the host's
+# side, and of the scrubber. Several guests run side by side, without a network of the host's. Writes
+# target/vm/table.md, of all guests that have run; KEEP=1 puts its first table, the modes, into docs/vm.md.
 #
 #     KERNELS="6.1 6.12 7.2"  DRIVERS="igb e1000e vmxnet3 virtio_net virtio_net:2 virtio_net:4
 #     veth"  TESTS=REGEX  JOBS=GUESTS_AT_ONCE
@@ -54,7 +54,8 @@ mkdir -p "$logs" "$vm/tests" "$runs"
 # another build would change them under a guest.
 programs=
 cargo test --package sluicegate --test wire --test xdp --test live --test host --test tap \
-    --package sluicegate-traffic --test spec --test analyse --no-run \
+    --package sluicegate-traffic --test spec --test analyse \
+    --package sluicegate-scrub --test differential --test limits --test tcp --test traffic --no-run \
     --message-format=json-render-diagnostics >"$vm/built"
 built=$(sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' "$vm/built")
 for program in $built; do

@@ -6,7 +6,8 @@ set -u
 # $tests, how many $seconds for one.
 # shellcheck source=/dev/null disable=SC2154
 . "${vm_job:?}"
-export RUST_BACKTRACE=0 SLUICE_TEST_THIN=10
+# POLICIES: of the scrubber's test differential.
+export RUST_BACKTRACE=0 SLUICE_TEST_THIN=10 POLICIES=3
 
 # Brings back what a killed test had in its namespaces.
 recover() {
@@ -82,7 +83,11 @@ for last in '' yes; do
     for program in ${programs:?}; do
         name=$(basename "$program" | sed 's/-[0-9a-f]*$//')
         # These make labs of their own, or need no interface.
-        case $name in xdp | live | host | tap | spec | analyse) [ "$driver" = veth ] || continue ;; esac
+        case $name in
+        xdp | live | host | tap | spec | analyse | differential | limits | tcp | traffic)
+            [ "$driver" = veth ] || continue
+            ;;
+        esac
         tests_of "$program" | while read -r test; do
             late=
             ! is_known_to_hang "$name" "$test" || late=yes

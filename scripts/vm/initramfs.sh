@@ -11,7 +11,9 @@ image=$(find "$kernel" -name 'vmlinuz*')
 parts="drivers/virtio drivers/net/ethernet/intel drivers/net/vmxnet3 drivers/net/virtio_net
     drivers/net/veth drivers/net/net_failover net/core net/9p fs/9p fs/netfs fs/fscache
     drivers/ptp drivers/pps drivers/i2c drivers/dca drivers/mdio drivers/net/mdio
-    drivers/net/tun net/sched net/8021q net/802 net/llc"
+    drivers/net/tun net/sched net/8021q net/802 net/llc net/netfilter/nf_tables.ko
+    net/netfilter/nft_ct.ko net/netfilter/nf_conntrack.ko net/netfilter/nfnetlink.ko
+    net/ipv4/netfilter/nf_defrag net/ipv6/netfilter/nf_defrag lib/libcrc32c crypto/crc32c"
 
 tree=$kernel/tree
 rm -rf "$tree"
