@@ -1,5 +1,6 @@
 # make               the command, in release mode
 # make demo          see it work: a lab, traffic, rates by method, a ledger
+# make demo-scrub    a web server under a flood, without and with the scrubber
 # make test          all tests; those that need root run in namespaces of their own
 # make test-fast     tests that need neither root nor a lab, in a minute
 # make lint          formatting, clippy, documentation, scripts
@@ -26,7 +27,7 @@ SHORT := bench all --peers --rounds $(ROUNDS) --seconds 300ms --rules 1,100 --no
 BASE ?= docs/bench.json
 SUDO := $(if $(filter-out 0,$(shell id -u)),sudo -E env "PATH=$$PATH",)
 
-.PHONY: all help setup demo test test-fast lint bench bench-record bench-run readme vm-test soak install clean
+.PHONY: all help setup demo demo-scrub test test-fast lint bench bench-record bench-run readme vm-test soak install clean
 
 all:
 	$(RELEASE)
@@ -40,6 +41,10 @@ setup:
 demo: setup
 	$(RELEASE)
 	$(SUDO) ./scripts/demo.sh
+
+demo-scrub: setup
+	$(RELEASE)
+	$(SUDO) ./scripts/demo-scrub.sh
 
 test: setup
 	./scripts/test.sh

@@ -1,6 +1,6 @@
 # shellcheck shell=sh
-# Sourced by demo.sh: a lab of its own with a sender in it, removed at any end. The caller sets `name`, and
-# `send_cpu`, the sender's CPU, which may be empty.
+# Sourced by demo.sh and demo-scrub.sh: a lab of its own with a sender in it, removed at any end. The caller sets `name`,
+# and `send_cpu`, the sender's CPU, which may be empty.
 # shellcheck disable=SC2034 # what is set here is used there
 
 : "${name:?}"
