@@ -142,14 +142,18 @@ impl<'a> World<'a> {
         self.background.push((line.to_owned(), child));
     }
 
-    /// Interrupts the background commands. Returns the lines with our command, and how they ended.
+    /// Ends the background commands. Returns the lines with our command, and how they ended.
     pub fn end_background(&mut self) -> Vec<(String, Option<ExitStatus>)> {
         let ended = self.background.drain(..).filter_map(|(line, mut child)| {
             let is_other = !is_ours(&line);
             let mut status = None;
             let mut interrupted = false;
             eventually(&line, || {
-                if !interrupted && (is_other || ours(child.id()).is_some_and(catches_interrupts)) {
+                if !interrupted && is_other {
+                    // It ignores interrupts if the test does.
+                    let _ = killpg(Pid::from_raw(child.id() as i32), Signal::SIGTERM);
+                    interrupted = true;
+                } else if !interrupted && ours(child.id()).is_some_and(catches_interrupts) {
                     interrupt(child.id());
                     interrupted = true;
                 }
