@@ -57,7 +57,7 @@ fn random_protected(random: &mut Random, profiles: usize) -> Vec<ProtectedNetwor
     let mut protected: Vec<_> = (0..count)
         .map(|place| ProtectedNetwork {
             name: format!("network{place}"),
-            // The same network twice has no longest.
+            // A policy must name each network once.
             networks: (0..=random.below(4))
                 .map(|_| random_network(random))
                 .filter(|network| seen.insert(*network))

@@ -248,7 +248,7 @@ impl Alternatives {
             (Self::Numbers(one), Self::Numbers(other)) => Self::Numbers(common(one, other)),
             (Self::Networks(one), Self::Networks(other)) => {
                 Self::Networks(pairs(one, other, |a, b| {
-                    // Of two that overlap, one contains the other.
+                    // If two networks overlap, one contains the other.
                     [(a, b), (b, a)]
                         .into_iter()
                         .find(|(a, b)| a.contains(*b))
