@@ -86,12 +86,12 @@ int cost_base(struct xdp_md *ctx)
 SEC("xdp")
 int cost_stages(struct xdp_md *ctx)
 {
-	struct way way = {};
+	struct decision it = {};
 	int verdict;
 
-	if (!randomize(ctx) || !begin(&way, ctx))
+	if (!randomize(ctx) || !begin(&it, ctx))
 		return XDP_ABORTED;
-	verdict = decide(&way);
-	count_at(way.generation, way.counter, way.bytes);
+	verdict = decide(&it);
+	count_at(it.generation, it.counter, it.bytes);
 	return verdict;
 }

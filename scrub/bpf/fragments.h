@@ -22,7 +22,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, FRAGMENT_LINES);
 	__type(key, __u32);
-	__type(value, struct limit_line);
+	__type(value, struct slot_line);
 } scrub_fragments SEC(".maps");
 
 enum scrub_first {
@@ -36,9 +36,9 @@ static __always_inline __u64 fragment_key(const struct scrub_packet *packet, __u
 {
 	/* Of IPv6, the protocol is not a part (RFC 8200, 4.5): first ones may have further extension headers. */
 	__u64 id = (__u64)packet->fragment_id << 8 | (packet->version == 4 ? packet->protocol : 0);
-	__u64 src = limit_key(packet->src_high, packet->src_low, SALT_FRAGMENT ^ id, seed);
+	__u64 src = slot_key(packet->src_high, packet->src_low, SALT_FRAGMENT ^ id, seed);
 
-	return limit_key(packet->dst_high ^ packet->version, packet->dst_low, src, seed);
+	return slot_key(packet->dst_high ^ packet->version, packet->dst_low, src, seed);
 }
 
 static __always_inline __u32 fragment_end(const struct scrub_packet *packet)
@@ -50,7 +50,8 @@ static __always_inline __u32 fragment_end(const struct scrub_packet *packet)
 static __always_inline void remember_first(const struct scrub_packet *packet, int dropped, __u64 now,
 					   __u64 seed)
 {
-	__u64 bits = (dropped ? FRAGMENT_DROPPED : 0) | (__u64)(fragment_end(packet) & FRAGMENT_END_MASK) << FRAGMENT_END_SHIFT;
+	__u64 end = fragment_end(packet) & FRAGMENT_END_MASK;
+	__u64 bits = (dropped ? FRAGMENT_DROPPED : 0) | end << FRAGMENT_END_SHIFT;
 
 	insert_slot(&scrub_fragments, fragment_key(packet, seed), FRAGMENT_LINES - 1, now,
 		    ((now + FRAGMENT_TIME) & ~FRAGMENT_BITS) | bits);
@@ -60,7 +61,7 @@ static __always_inline void remember_first(const struct scrub_packet *packet, in
 static __always_inline enum scrub_first follow_first(const struct scrub_packet *packet, __u64 now,
 						     __u64 seed)
 {
-	struct limit_slot *slot = living_slot(&scrub_fragments, fragment_key(packet, seed),
+	struct slot *slot = living_slot(&scrub_fragments, fragment_key(packet, seed),
 					      FRAGMENT_LINES - 1, now);
 	__u64 time, bits;
 	__u32 end, count;

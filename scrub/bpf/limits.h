@@ -2,20 +2,16 @@
 /*
  * Limits: for each key, the time at which its next packet conforms (GCRA, ITU-T I.371).
  *
- *	limit, key --hash--> line a: [ tag time | tag time | tag time | tag time ]
- *	                `--> line b: the same; the emptier one gets a new key
- *
- * A slot whose time has passed is free: its key is as if never seen. Nothing is evicted, so a flood of forged sources
+ * Keys are in slots (slots.h). Nothing is evicted, so a flood of forged sources
  * cannot reset the limit of another source. If both lines are full, the packet counts against its source's network, in
  * one of two rows of counters each, which all keys of such packets share.
  */
 #ifndef SCRUB_LIMITS_H
 #define SCRUB_LIMITS_H
 
-#include "buckets.h"
 #include "packet.h"
+#include "slots.h"
 
-#define SLOTS 4
 #define SHARED_ROWS 2
 #define SHARED_LINES (1 << 13)	/* of a row: 65,536 times */
 
@@ -37,21 +33,12 @@ struct scrub_limit {
 	__u32 reserved;
 };
 
-struct limit_slot {
-	__u64 tag;
-	__u64 time;
-};
-
-struct limit_line {
-	struct limit_slot slots[SLOTS];
-} __attribute__((aligned(64)));
-
 /* Resized when loaded. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 2);
 	__type(key, __u32);
-	__type(value, struct limit_line);
+	__type(value, struct slot_line);
 } scrub_limits SEC(".maps");
 
 struct {
@@ -60,16 +47,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct scrub_line);
 } scrub_shared_limits SEC(".maps");
-
-static __always_inline __u64 limit_key(__u64 high, __u64 low, __u64 salt, __u64 seed)
-{
-	/* Secret from the first step on: nobody can choose parts that cancel each other. */
-	__u64 mixed = (high ^ salt ^ seed) * (seed | 1);
-
-	mixed = (mixed ^ mixed >> 32 ^ low) * (seed >> 32 | seed << 32 | 1);
-	mixed = (mixed ^ mixed >> 29) * 0xd6e8feb86659fd93ULL;
-	return (mixed ^ mixed >> 32) | 1;
-}
 
 /* Returns true, and charges, if a packet of this cost conforms. */
 static __always_inline int conforms(__u64 *time, __u64 now, __u64 cost, __u64 tolerance)
@@ -89,17 +66,17 @@ static __always_inline int conforms(__u64 *time, __u64 now, __u64 cost, __u64 to
 }
 
 /* Returns the slot of a key, a new one if it has none; NULL if both lines are full. */
-static __always_inline struct limit_slot *limit_slot(__u64 key, __u32 mask, __u64 now)
+static __always_inline struct slot *limit_slot(__u64 key, __u32 mask, __u64 now)
 {
 	__u32 at[2] = { (__u32)key >> 1 & mask, (__u32)(key >> 32) & mask };
-	struct limit_slot *free = 0;
+	struct slot *free = 0;
 	__u64 tag = 0;
 	int best = 0;
 
 #pragma unroll
 	for (int i = 0; i < 2; i++) {
-		struct limit_line *line = bpf_map_lookup_elem(&scrub_limits, &at[i]);
-		struct limit_slot *found = 0;
+		struct slot_line *line = bpf_map_lookup_elem(&scrub_limits, &at[i]);
+		struct slot *found = 0;
 		__u64 found_tag = 0;
 		int count = 0;
 
@@ -153,14 +130,14 @@ static __always_inline __u64 key_of(const struct scrub_limit *limit,
 
 	switch (by) {
 	case SCRUB_BY_SOURCE:
-		return limit_key(packet->src_high, packet->version, limit->salt, seed);
+		return slot_key(packet->src_high, packet->version, limit->salt, seed);
 	case SCRUB_BY_SOURCE_NETWORK:
-		return limit_key(packet->src_high & (v4 ? ~0ULL << 40 : ~0ULL << 16),
+		return slot_key(packet->src_high & (v4 ? ~0ULL << 40 : ~0ULL << 16),
 				 packet->version, limit->salt, seed);
 	case SCRUB_BY_DESTINATION:
-		return limit_key(packet->dst_high ^ packet->version, packet->dst_low, limit->salt, seed);
+		return slot_key(packet->dst_high ^ packet->version, packet->dst_low, limit->salt, seed);
 	default:
-		return limit_key(0, 0, limit->salt, seed);
+		return slot_key(0, 0, limit->salt, seed);
 	}
 }
 
@@ -170,7 +147,7 @@ static __always_inline int limit_conforms(const struct scrub_limit *limit,
 					  __u64 seed, __u32 mask)
 {
 	__u64 cost = limit->by_bytes ? bytes * limit->cost >> 24 : limit->cost;
-	struct limit_slot *slot;
+	struct slot *slot;
 
 	if (!cost)
 		cost = 1;

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* Answers: a packet's frame becomes the answer to its sender, by XDP_TX. */
+#ifndef SCRUB_ANSWER_H
+#define SCRUB_ANSWER_H
+
+#include "cookie.h"
+
+/* The headers of an answer, in the order of the wire. */
+struct answer_v4 {
+	__u8 version_length, tos;
+	__be16 length, id, fragment;
+	__u8 ttl, protocol;
+	__be16 check;
+	__be32 src, dst;
+};
+
+struct answer_v6 {
+	__be32 version;
+	__be16 length;
+	__u8 protocol, hops;
+	__be32 src[4], dst[4];
+};
+
+struct answer_tcp {
+	__be16 sport, dport;
+	__be32 seq, ack;
+	__u8 offset, flags;
+	__be16 window, check, urgent;
+};
+
+#define ANSWER_TTL 64
+#define ANSWER_WINDOW 0xffff
+#define FRAME_MIN 60
+#define SYN_ACK (TCP_SYN | TCP_ACK)
+
+static __always_inline __u64 sum_words(__u64 word)
+{
+	return (word >> 48) + (word >> 32 & 0xffff) + (word >> 16 & 0xffff) + (word & 0xffff);
+}
+
+/* Returns the Internet checksum of a sum of 16-bit words in host order. */
+static __always_inline __be16 checksum(__u64 sum)
+{
+	sum = (sum >> 16) + (sum & 0xffff);
+	sum = (sum >> 16) + (sum & 0xffff);
+	return bpf_htons((__u16)~(sum + (sum >> 16)));
+}
+
+/* Writes the TCP header. Of the pseudo-header, the order of the addresses does not matter. */
+static __always_inline void write_tcp(struct answer_tcp *tcp, const struct scrub_packet *packet, __u64 hash)
+{
+	__u32 seq = hash >> 32, ack = acknowledgement(packet, hash);
+	__u64 sum = sum_words(packet->src_high) + sum_words(packet->src_low) + sum_words(packet->dst_high) +
+		    sum_words(packet->dst_low) + IPPROTO_TCP + sizeof(*tcp) + packet->sport + packet->dport +
+		    sum_words((__u64)seq << 32 | ack) + (sizeof(*tcp) / 4 << 12 | SYN_ACK) + ANSWER_WINDOW;
+
+	tcp->sport = bpf_htons(packet->dport);
+	tcp->dport = bpf_htons(packet->sport);
+	tcp->seq = bpf_htonl(seq);
+	tcp->ack = bpf_htonl(ack);
+	tcp->offset = sizeof(*tcp) / 4 << 4;
+	tcp->flags = SYN_ACK;
+	tcp->window = bpf_htons(ANSWER_WINDOW);
+	tcp->check = checksum(sum);
+	tcp->urgent = 0;
+}
+
+static __always_inline void write_v4(struct answer_v4 *ip, const struct scrub_packet *packet)
+{
+	__u32 length = sizeof(*ip) + sizeof(struct answer_tcp);
+	__u64 sum = 0x4500 + length + IP_DF + (ANSWER_TTL << 8 | IPPROTO_TCP) + sum_words(packet->src_high) +
+		    sum_words(packet->dst_high);
+
+	ip->version_length = 0x45;
+	ip->tos = 0;
+	ip->length = bpf_htons(length);
+	ip->id = 0;
+	ip->fragment = bpf_htons(IP_DF);
+	ip->ttl = ANSWER_TTL;
+	ip->protocol = IPPROTO_TCP;
+	ip->check = checksum(sum);
+	ip->src = bpf_htonl(packet->dst_high >> 32);
+	ip->dst = bpf_htonl(packet->src_high >> 32);
+}
+
+static __always_inline void write_v6(struct answer_v6 *ip, const struct scrub_packet *packet)
+{
+	ip->version = bpf_htonl(6 << 28);
+	ip->length = bpf_htons(sizeof(struct answer_tcp));
+	ip->protocol = IPPROTO_TCP;
+	ip->hops = ANSWER_TTL;
+	ip->src[0] = bpf_htonl(packet->dst_high >> 32);
+	ip->src[1] = bpf_htonl(packet->dst_high);
+	ip->src[2] = bpf_htonl(packet->dst_low >> 32);
+	ip->src[3] = bpf_htonl(packet->dst_low);
+	ip->dst[0] = bpf_htonl(packet->src_high >> 32);
+	ip->dst[1] = bpf_htonl(packet->src_high);
+	ip->dst[2] = bpf_htonl(packet->src_low >> 32);
+	ip->dst[3] = bpf_htonl(packet->src_low);
+}
+
+/*
+ * Turns a SYN's frame into its answer; what is before the IP header stays, with the addresses exchanged. Options,
+ * extension headers and data are cut off. Returns false if the frame cannot be changed.
+ */
+static __always_inline int write_answer(struct xdp_md *ctx, const struct scrub_packet *packet, __u32 bytes,
+					__u64 hash)
+{
+	__u32 is_v4 = packet->version == 4, link = sizeof(struct ethhdr) + (packet->tags & 3) * sizeof(struct vlan_tag);
+	__u32 headers = (is_v4 ? sizeof(struct answer_v4) : sizeof(struct answer_v6)) + sizeof(struct answer_tcp);
+	__u32 length = link + headers < FRAME_MIN ? FRAME_MIN : link + headers;
+	struct ethhdr *ethernet;
+	__u8 mac[ETH_ALEN];
+	void *end, *at;
+
+	/* A driver without room behind a frame cannot lengthen it: then the interface pads it. */
+	if (bytes != length && bpf_xdp_adjust_tail(ctx, (int)(length - bytes)) && bytes > length)
+		return 0;
+	ethernet = (void *)(long)ctx->data;
+	end = (void *)(long)ctx->data_end;
+	if ((void *)(ethernet + 1) > end)
+		return 0;
+	__builtin_memcpy(mac, ethernet->h_dest, ETH_ALEN);
+	__builtin_memcpy(ethernet->h_dest, ethernet->h_source, ETH_ALEN);
+	__builtin_memcpy(ethernet->h_source, mac, ETH_ALEN);
+	at = (void *)ethernet + link;
+	if (is_v4) {
+		struct { struct answer_v4 ip; struct answer_tcp tcp; } *answer = at;
+		__u16 *padding = (void *)(answer + 1);
+
+		if ((void *)(answer + 1) > end)
+			return 0;
+		write_v4(&answer->ip, packet);
+		write_tcp(&answer->tcp, packet, hash);
+		if (!packet->tags && (void *)(padding + 3) <= end)
+			padding[0] = padding[1] = padding[2] = 0;
+		else if (packet->tags == 1 && (void *)(padding + 1) <= end)
+			padding[0] = 0;
+	} else {
+		struct { struct answer_v6 ip; struct answer_tcp tcp; } *answer = at;
+
+		if ((void *)(answer + 1) > end)
+			return 0;
+		write_v6(&answer->ip, packet);
+		write_tcp(&answer->tcp, packet, hash);
+	}
+	return 1;
+}
+
+#endif

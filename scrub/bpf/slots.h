@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * Tables of slots: what is remembered of a key until a time.
+ *
+ *	key --hash--> line a: [ tag time | tag time | tag time | tag time ]
+ *	        `---> line b: the same; the emptier one gets a new key
+ *
+ * A slot whose time has passed is free: its key is as if never seen.
+ */
+#ifndef SCRUB_SLOTS_H
+#define SCRUB_SLOTS_H
+
+#include "buckets.h"
+
+#define SLOTS 4
+
+struct slot {
+	__u64 tag;
+	__u64 time;
+};
+
+struct slot_line {
+	struct slot slots[SLOTS];
+} __attribute__((aligned(64)));
+
+/* Returns the hash of a key's parts; never 0. */
+static __always_inline __u64 slot_key(__u64 high, __u64 low, __u64 salt, __u64 seed)
+{
+	/* Secret from the first step on: nobody can choose parts that cancel each other. */
+	__u64 mixed = (high ^ salt ^ seed) * (seed | 1);
+
+	mixed = (mixed ^ mixed >> 32 ^ low) * (seed >> 32 | seed << 32 | 1);
+	mixed = (mixed ^ mixed >> 29) * 0xd6e8feb86659fd93ULL;
+	return (mixed ^ mixed >> 32) | 1;
+}
+
+/* Returns the living slot of a key; NULL if none. */
+static __always_inline struct slot *living_slot(void *map, __u64 key, __u32 mask, __u64 now)
+{
+	__u32 at[2] = { (__u32)key >> 1 & mask, (__u32)(key >> 32) & mask };
+
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		struct slot_line *line = bpf_map_lookup_elem(map, &at[i]);
+
+		if (!line)
+			return 0;
+#pragma unroll
+		for (int slot = 0; slot < SLOTS; slot++) {
+			if (line->slots[slot].tag == key)
+				return line->slots[slot].time > now ? &line->slots[slot] : 0;
+		}
+	}
+	return 0;
+}
+
+/*
+ * Inserts a key until a time, into the emptier line. If both are full, it takes the slot of the entry that ends first;
+ * weak entries first.
+ */
+static __always_inline void insert_slot(void *map, __u64 key, __u32 mask, __u64 now, __u64 time)
+{
+	__u32 at[2] = { (__u32)key >> 1 & mask, (__u32)(key >> 32) & mask };
+	__u64 tag = 0, oldest_tag = 0, end = ~0ULL;
+	struct slot *free = 0, *oldest = 0;
+	int best = 0;
+
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		struct slot_line *line = bpf_map_lookup_elem(map, &at[i]);
+		struct slot *found = 0;
+		__u64 found_tag = 0;
+		int count = 0;
+
+		if (!line)
+			return;
+#pragma unroll
+		for (int slot = 0; slot < SLOTS; slot++) {
+			__u64 other = *(volatile __u64 *)&line->slots[slot].tag;
+			__u64 until = line->slots[slot].time;
+
+			if (other == key) {
+				line->slots[slot].time = time;
+				return;
+			}
+			if (until <= now) {
+				found = &line->slots[slot];
+				found_tag = other;
+				count++;
+				continue;
+			}
+			if (until & 1)
+				until >>= 1;
+			if (until < end) {
+				end = until;
+				oldest = &line->slots[slot];
+				oldest_tag = other;
+			}
+		}
+		if (count > best) {
+			best = count;
+			free = found;
+			tag = found_tag;
+		}
+	}
+	if (!free) {
+		free = oldest;
+		tag = oldest_tag;
+	}
+	/* Of two keys that are inserted at once, the slower one is not. Pairs with itself on other CPUs. */
+	if (free && __sync_val_compare_and_swap(&free->tag, tag, key) == tag)
+		free->time = time;
+}
+
+#endif

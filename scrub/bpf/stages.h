@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * The stages are global functions: the verifier checks each once, whatever calls it. They look up the parameters and the
+ * image by the generation that the packet began with.
+ */
+#ifndef SCRUB_STAGES_H
+#define SCRUB_STAGES_H
+
+#include "limits.h"
+#include "fragments.h"
+#include "maps.h"
+
+/* Parses a frame up to its transport header. Returns enum scrub_parsed. */
+__noinline int scrub_parse_network(struct xdp_md *ctx, struct scrub_packet *packet)
+{
+	if (!packet)
+		return SCRUB_TRUNCATED;
+	return parse_network(packet, (void *)(long)ctx->data, (void *)(long)ctx->data_end,
+			     frame_bytes(ctx));
+}
+
+/* Parses an IPv6 extension header. Returns enum scrub_parsed. */
+__noinline int scrub_parse_extension(struct xdp_md *ctx, struct scrub_packet *packet)
+{
+	if (!packet)
+		return SCRUB_TRUNCATED;
+	return parse_extension(packet, (void *)(long)ctx->data, (void *)(long)ctx->data_end);
+}
+
+/* Parses the transport header, and checks all fields. Returns enum scrub_parsed. */
+__noinline int scrub_parse_transport(struct xdp_md *ctx, struct scrub_packet *packet)
+{
+	enum scrub_parsed result = SCRUB_PARSED;
+
+	if (!packet)
+		return SCRUB_TRUNCATED;
+	if (!(packet->fragment & SCRUB_LATER_FRAGMENT))
+		result = parse_transport(packet, (void *)(long)ctx->data, (void *)(long)ctx->data_end);
+	return result == SCRUB_PARSED ? check_fields(packet) : result;
+}
+
+/* Returns the class of an IPv4 address. */
+__noinline __u32 scrub_v4_class(__u32 generation, __u32 address)
+{
+	struct scrub_params *params = params_of(generation);
+	void *image = image_of(generation);
+
+	return params && image ? v4_class(image, &params->sets, address) : 0;
+}
+
+/* Returns the class of an IPv6 prefix, and V6_FOUND; 0 if it is not in the table. */
+__noinline __u32 scrub_v6_prefix(__u32 generation, __u64 high, __u64 low, __u32 length)
+{
+	struct scrub_params *params = params_of(generation);
+	struct v6_address address = { .high = high, .low = low };
+	void *image = image_of(generation);
+
+	return params && image ? v6_prefix(image, &params->sets, &address, length) : 0;
+}
+
+/* Returns the class of an IPv6 address. */
+__noinline __u32 scrub_v6_class(__u32 generation, __u64 high, __u64 low)
+{
+	struct scrub_params *params = params_of(generation);
+	struct scrub_v6_first first = {};
+	__u32 found;
+
+	if (!params || !v6_first(image_of(generation), &params->sets, high, &first))
+		return first.class;
+	for (__u32 at = 0; at < V6_LENGTHS && at < params->sets.v6_length_count; at++) {
+		__u32 bit = params->sets.v6_lengths[at] - 1;
+
+		if (!(first.lengths[bit >> 6 & 1] >> (bit & 63) & 1))
+			continue;
+		found = scrub_v6_prefix(generation, high, low, bit + 1);
+		if (found & V6_FOUND)
+			return found & ~V6_FOUND;
+	}
+	return first.class;
+}
+
+/* Charges a packet to a limit. Returns the limit's counter if the packet exceeds it; 0 if not. */
+__noinline __u32 scrub_charge(struct scrub_packet *packet, __u32 generation, __u32 number, __u32 bytes)
+{
+	struct scrub_params *params = params_of(generation);
+	void *image = image_of(generation);
+	struct scrub_limit *limit;
+	struct scrub_line *line;
+	__u64 now;
+
+	if (!packet || !params || !image)
+		return 0;
+	line = line_at(image, params->limits + (number >> 1));
+	if (!line)
+		return 0;
+	limit = (void *)&line->entries[(number & 1) * 4];
+	now = now_ns() * 16;
+	if (limit_conforms(limit, packet, bytes, now, params->seed, control.limit_mask))
+		return 0;
+	return limit->counter;
+}
+
+/* Returns the amplification class of a packet, from 1; 0 for none. */
+__noinline __u32 scrub_amplification(struct xdp_md *ctx, struct scrub_packet *packet, __u32 generation)
+{
+	void *start = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct scrub_params *params = params_of(generation);
+	const struct scrub_amplification *class;
+	void *image = image_of(generation);
+	struct scrub_line *line;
+	__u32 number, at;
+	__u8 *byte;
+
+	if (!packet || !params || !image || packet->transport != IPPROTO_UDP)
+		return 0;
+	line = line_at(image, params->ports + (packet->sport >> 6));
+	number = line ? ((__u8 *)line)[packet->sport & 63] : 0;
+	if (!number)
+		return 0;
+	line = line_at(image, params->classes + ((number - 1) >> 3));
+	if (!line)
+		return 0;
+	class = (void *)&line->entries[(number - 1) & 7];
+	if (packet->payload_length < class->min_payload)
+		return 0;
+	if (!class->has_byte)
+		return number;
+	if (packet->payload_length <= class->offset)
+		return 0;
+	at = packet->payload + class->offset;
+	byte = start + (at & PAYLOAD_MASK);
+	if (at > PAYLOAD_MASK || (void *)(byte + 1) > end)
+		return 0;
+	return (*byte & class->mask) == class->value ? number : 0;
+}
+
+static __always_inline struct rule_query query_of(struct xdp_md *ctx, struct scrub_packet *packet,
+						  void *image, struct rule_scratch *scratch)
+{
+	struct rule_query query = {
+		.image = image,
+		.packet = packet,
+		.fields = &scratch->fields,
+		.start = (void *)(long)ctx->data,
+		.end = (void *)(long)ctx->data_end,
+	};
+
+	return query;
+}
+
+/* Finds the first rule with a key. Returns true if one of the others may be before it. */
+__noinline int scrub_keyed_rule(struct xdp_md *ctx, struct scrub_packet *packet, __u32 generation,
+				__u64 src_sets, __u64 dst_sets)
+{
+	struct scrub_params *params = params_of(generation);
+	struct rule_scratch *scratch = scratch_of();
+	void *image = image_of(generation);
+	struct rule_query query;
+
+	if (!packet || !params || !image || !scratch)
+		return 0;
+	set_fields(scratch, packet);
+	scratch->fields.src_sets = src_sets;
+	scratch->fields.dst_sets = dst_sets;
+	query = query_of(ctx, packet, image, scratch);
+	find_keyed(&query, &params->rules, scratch);
+	if (params->rules.awkward_best >= scratch->found >> 32)
+		return 0;
+	scratch->summary = combine_vectors(image, &params->rules, packet, scratch);
+	return 1;
+}
+
+/* Goes on with rules without a key. Returns true at the end. */
+__noinline int scrub_next_candidates(struct xdp_md *ctx, struct scrub_packet *packet, __u32 generation)
+{
+	struct scrub_params *params = params_of(generation);
+	struct rule_scratch *scratch = scratch_of();
+	void *image = image_of(generation);
+	struct rule_query query;
+
+	if (!packet || !params || !image || !scratch)
+		return 1;
+	query = query_of(ctx, packet, image, scratch);
+	return find_candidate(&query, &params->rules, scratch);
+}
+
+/* Returns the number of the first rule that matches; RULE_NONE if none. */
+__noinline __u32 scrub_rule(struct xdp_md *ctx, struct scrub_packet *packet, __u32 generation,
+			    __u64 src_sets, __u64 dst_sets)
+{
+	struct rule_scratch *scratch = scratch_of();
+
+	if (!packet || !scratch)
+		return RULE_NONE;
+	if (scrub_keyed_rule(ctx, packet, generation, src_sets, dst_sets)) {
+		for (int i = 0; i < CANDIDATE_CALLS; i++) {
+			if (scrub_next_candidates(ctx, packet, generation))
+				break;
+		}
+	}
+	return scratch->found;
+}
+
+/* Remembers the verdict on a first fragment. */
+__noinline int scrub_remember_first(struct scrub_packet *packet, int dropped)
+{
+	if (packet)
+		remember_first(packet, dropped, now_ns(), control.table_key);
+	return 0;
+}
+
+/* Returns what is known of a later fragment's first one: enum scrub_first. */
+__noinline int scrub_follow_first(struct scrub_packet *packet)
+{
+	return packet ? follow_first(packet, now_ns(), control.table_key) : SCRUB_FIRST_UNKNOWN;
+}
+
+/* Sets the DSCP of a packet. */
+__noinline int scrub_mark(struct xdp_md *ctx, struct scrub_packet *packet, __u32 dscp)
+{
+	if (packet)
+		write_dscp(packet, (void *)(long)ctx->data, (void *)(long)ctx->data_end, dscp & 63);
+	return 0;
+}
+
+#endif

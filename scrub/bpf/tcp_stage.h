@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* The stage of TCP: challenges, and known flows. Global functions as in stages.h. */
+#ifndef SCRUB_TCP_STAGE_H
+#define SCRUB_TCP_STAGE_H
+
+#include "answer.h"
+#include "maps.h"
+#include "tcp.h"
+
+/* Returns true if a packet's source is verified. */
+__noinline int scrub_is_verified(struct scrub_packet *packet)
+{
+	return packet && living_slot(&scrub_sources, source_key(packet, control.table_key), control.limit_mask,
+				     now_ns());
+}
+
+/* Marks a packet's source as verified for some time. */
+__noinline int scrub_verify(struct scrub_packet *packet, __u64 time, int weak)
+{
+	__u64 now = now_ns();
+
+	if (packet)
+		insert_slot(&scrub_sources, source_key(packet, control.table_key), control.limit_mask, now,
+			    ((now + time) & ~1ULL) - !!weak);
+	return 0;
+}
+
+/* Returns true if a packet's flow is known, which it then stays. */
+__noinline int scrub_knows_flow(struct scrub_packet *packet)
+{
+	__u64 now = now_ns();
+	struct slot *slot;
+
+	if (!packet)
+		return 0;
+	slot = living_slot(&scrub_flows, flow_key(packet, SALT_FLOW, control.table_key), control.flow_mask, now);
+	if (!slot)
+		return 0;
+	slot->time = (now + FLOW_IDLE_TIME) & ~1ULL;
+	return 1;
+}
+
+/* Learns a packet's flow. */
+__noinline int scrub_learn_flow(struct scrub_packet *packet)
+{
+	__u64 now = now_ns();
+
+	if (packet)
+		insert_slot(&scrub_flows, flow_key(packet, SALT_FLOW, control.table_key), control.flow_mask, now,
+			    ((now + FLOW_IDLE_TIME) & ~1ULL) - 1);
+	return 0;
+}
+
+static __always_inline struct scrub_tcp *tcp_of(__u32 generation, __u32 profile)
+{
+	void *image = image_of(generation);
+	struct scrub_line *line = image ? line_at(image, profile) : 0;
+
+	return line ? &((struct scrub_profile *)line)->tcp : 0;
+}
+
+/* Counts a packet to its destination, as enum scrub_meter_kind. Returns the destination's level. */
+__noinline __u32 scrub_measure(struct scrub_packet *packet, __u32 generation, __u32 profile, __u32 kind)
+{
+	struct scrub_tcp *tcp = tcp_of(generation, profile);
+	struct scrub_meter *meter;
+	struct scrub_line *line;
+	__u64 key;
+	__u32 at;
+
+	if (!packet || !tcp)
+		return 0;
+	key = slot_key(packet->dst_high ^ packet->version, packet->dst_low, SALT_METER, control.table_key);
+	at = (key >> 32 & (METERS - 1)) / METERS_PER_LINE + (kind & 1) * (METERS / METERS_PER_LINE);
+	line = bpf_map_lookup_elem(&scrub_meters, &at);
+	if (!line)
+		return 0;
+	meter = (void *)&line->entries[(key >> 32 & (METERS_PER_LINE - 1)) * 2];
+	return measure(meter, tcp, kind == SCRUB_METER_SYNS ? SCRUB_LEVEL_ANSWER : SCRUB_LEVEL_RETRANSMIT,
+		       now_ns() / SECOND);
+}
+
+/* Returns true for the retransmission of a SYN. */
+__noinline int scrub_is_retransmission(struct scrub_packet *packet)
+{
+	__u64 key, *syn;
+	__u32 at;
+
+	if (!packet)
+		return 0;
+	key = flow_key(packet, SALT_SYN ^ packet->seq, control.table_key);
+	at = key >> 8 & (SYNS - 1);
+	syn = bpf_map_lookup_elem(&scrub_syns, &at);
+	return syn && is_retransmission(syn, key >> 32 | 1, now_ns());
+}
+
+/* Returns the hash of a packet's addresses and ports in an epoch. */
+__noinline __u64 scrub_cookie(struct scrub_packet *packet, __u64 epoch)
+{
+	return packet ? cookie_of(packet, epoch, control.cookie_key[0], control.cookie_key[1]) : 0;
+}
+
+/* Returns true if a reset answers a challenge of this epoch or the last one. */
+__noinline int scrub_answers_challenge(struct scrub_packet *packet)
+{
+	__u64 epoch = now_ns() >> EPOCH_BITS;
+
+	if (!packet)
+		return 0;
+	return !((packet->seq ^ (__u32)scrub_cookie(packet, epoch)) & ~COOKIE_FLIP) ||
+	       !((packet->seq ^ (__u32)scrub_cookie(packet, epoch - 1)) & ~COOKIE_FLIP);
+}
+
+/* Decides on a SYN. Returns the cause if it does not pass; 0 if it does. */
+static __always_inline __u32 decide_syn(struct scrub_packet *packet, const struct scrub_tcp *tcp,
+					__u32 generation, __u32 profile)
+{
+	__u32 level = SCRUB_LEVEL_ANSWER;
+
+	if (tcp->challenge == SCRUB_CHALLENGE_OFF || scrub_is_verified(packet))
+		return 0;
+	if (tcp->challenge == SCRUB_CHALLENGE_AUTO)
+		level = scrub_measure(packet, generation, profile, SCRUB_METER_SYNS);
+	if (level == SCRUB_LEVEL_ANSWER)
+		return SCRUB_COUNT_CHALLENGE;
+	if (level == SCRUB_LEVEL_RETRANSMIT) {
+		if (!scrub_is_retransmission(packet))
+			return SCRUB_COUNT_FIRST_SYN;
+		scrub_verify(packet, tcp->verified_for < WEAK_TIME ? tcp->verified_for : WEAK_TIME, 1);
+	}
+	return 0;
+}
+
+/* Decides on a TCP packet. Returns the cause if it does not go on; 0 if it does. */
+__noinline __u32 scrub_decide_tcp(struct scrub_packet *packet, __u32 generation, __u32 profile)
+{
+	struct scrub_tcp *tcp = tcp_of(generation, profile);
+	__u32 cause;
+
+	if (!packet || !tcp)
+		return 0;
+	if ((packet->tcp_flags & SYN_ACK) == TCP_SYN) {
+		cause = decide_syn(packet, tcp, generation, profile);
+		if (!cause && tcp->state && !scrub_knows_flow(packet))
+			scrub_learn_flow(packet);
+		return cause;
+	}
+	if (packet->tcp_flags & TCP_RST && tcp->challenge != SCRUB_CHALLENGE_OFF &&
+	    scrub_answers_challenge(packet)) {
+		scrub_verify(packet, tcp->verified_for, 0);
+		return SCRUB_COUNT_CHALLENGE_ANSWERED;
+	}
+	if (!tcp->state || scrub_knows_flow(packet))
+		return 0;
+	if (scrub_measure(packet, generation, profile, SCRUB_METER_UNKNOWN) &&
+	    now_ns() >= *(volatile __u64 *)&control.learn_until)
+		return SCRUB_COUNT_UNKNOWN_FLOW;
+	if (packet->tcp_flags & TCP_ACK)
+		scrub_learn_flow(packet);
+	return 0;
+}
+
+/* Turns a SYN's frame into the answer. Returns XDP_DROP if it cannot be sent. */
+__noinline int scrub_answer(struct xdp_md *ctx, struct scrub_packet *packet)
+{
+	if (!packet)
+		return XDP_DROP;
+	return write_answer(ctx, packet, frame_bytes(ctx), scrub_cookie(packet, now_ns() >> EPOCH_BITS)) ? XDP_TX :
+													 XDP_DROP;
+}
+
+#endif
