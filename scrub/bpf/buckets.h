@@ -41,6 +41,12 @@ static __always_inline __u64 line_find(const struct scrub_line *line, __u64 key,
 	return found;
 }
 
+/* A product of two 32-bit sums: NH of UMAC (RFC 4418, 5.2). */
+static __always_inline __u64 nh(__u64 word, __u64 secret)
+{
+	return (__u64)((__u32)word + (__u32)secret) * (__u32)((word >> 32) + (secret >> 32));
+}
+
 /* Returns the entry of a key; 0 if none. */
 static __always_inline __u64 buckets_find(void *image, const struct scrub_buckets *table, __u64 key,
 					  __u32 value_bits)

@@ -14,8 +14,8 @@
 #define FRAGMENT_DROPPED 2		/* the first one was dropped; bit 0 is that of weak times */
 #define FRAGMENT_END_SHIFT 2		/* 14 bits: the end of what is contiguous, in units of 8 bytes */
 #define FRAGMENT_END_MASK 0x3fff
-#define FRAGMENT_COUNT_SHIFT 16		/* 8 bits: later fragments */
-#define FRAGMENTS_MAX 128		/* of 576 bytes, a packet has 118 */
+#define FRAGMENT_SUM_SHIFT 16		/* 8 bits: the sum of later fragments, in units of 512 bytes, rounded up each */
+#define FRAGMENT_SUM_MAX 255		/* of 576 bytes, the longest packet has 238 */
 #define SALT_FRAGMENT 0x667261676d656e74ULL
 
 struct {
@@ -29,16 +29,16 @@ enum scrub_first {
 	SCRUB_FIRST_UNKNOWN,
 	SCRUB_FIRST_PASSED,
 	SCRUB_FIRST_DROPPED,
-	SCRUB_FIRST_CONTRADICTED, /* it overlaps earlier ones, or is one too many */
+	SCRUB_FIRST_CONTRADICTED, /* it overlaps earlier ones, or they are longer than a packet */
 };
 
-static __always_inline __u64 fragment_key(const struct scrub_packet *packet, __u64 seed)
+static __always_inline __u64 fragment_key(const struct scrub_packet *packet, const __u64 *secrets)
 {
 	/* Of IPv6, the protocol is not a part (RFC 8200, 4.5): first ones may have further extension headers. */
 	__u64 id = (__u64)packet->fragment_id << 8 | (packet->version == 4 ? packet->protocol : 0);
-	__u64 src = slot_key(packet->src_high, packet->src_low, SALT_FRAGMENT ^ id, seed);
+	__u64 src = slot_key(packet->src_high, packet->src_low, SALT_FRAGMENT ^ id, secrets);
 
-	return slot_key(packet->dst_high ^ packet->version, packet->dst_low, src, seed);
+	return slot_key(packet->dst_high ^ packet->version, packet->dst_low, src, secrets);
 }
 
 static __always_inline __u32 fragment_end(const struct scrub_packet *packet)
@@ -48,23 +48,23 @@ static __always_inline __u32 fragment_end(const struct scrub_packet *packet)
 
 /* Remembers the verdict on a first fragment. */
 static __always_inline void remember_first(const struct scrub_packet *packet, int dropped, __u64 now,
-					   __u64 seed)
+					   const __u64 *secrets)
 {
 	__u64 end = fragment_end(packet) & FRAGMENT_END_MASK;
 	__u64 bits = (dropped ? FRAGMENT_DROPPED : 0) | end << FRAGMENT_END_SHIFT;
 
-	insert_slot(&scrub_fragments, fragment_key(packet, seed), FRAGMENT_LINES - 1, now,
+	insert_slot(&scrub_fragments, fragment_key(packet, secrets), FRAGMENT_LINES - 1, now,
 		    ((now + FRAGMENT_TIME) & ~FRAGMENT_BITS) | bits);
 }
 
 /* Returns what is known of a later fragment's first one. */
 static __always_inline enum scrub_first follow_first(const struct scrub_packet *packet, __u64 now,
-						     __u64 seed)
+						     const __u64 *secrets)
 {
-	struct slot *slot = living_slot(&scrub_fragments, fragment_key(packet, seed),
+	struct slot *slot = living_slot(&scrub_fragments, fragment_key(packet, secrets),
 					      FRAGMENT_LINES - 1, now);
 	__u64 time, bits;
-	__u32 end, count;
+	__u32 end, sum;
 
 	if (!slot)
 		return SCRUB_FIRST_UNKNOWN;
@@ -73,13 +73,13 @@ static __always_inline enum scrub_first follow_first(const struct scrub_packet *
 		return SCRUB_FIRST_UNKNOWN;
 	bits = time & FRAGMENT_BITS;
 	end = bits >> FRAGMENT_END_SHIFT & FRAGMENT_END_MASK;
-	count = bits >> FRAGMENT_COUNT_SHIFT;
-	if (packet->fragment_offset < end || count >= FRAGMENTS_MAX)
+	sum = (bits >> FRAGMENT_SUM_SHIFT) + (packet->fragment_bytes + 511) / 512;
+	if (packet->fragment_offset < end || sum > FRAGMENT_SUM_MAX)
 		return SCRUB_FIRST_CONTRADICTED;
 	if (packet->fragment_offset == end)
 		end = fragment_end(packet) & FRAGMENT_END_MASK;
 	slot->time = (time & ~FRAGMENT_BITS) | (bits & FRAGMENT_DROPPED) |
-		     (__u64)end << FRAGMENT_END_SHIFT | (__u64)(count + 1) << FRAGMENT_COUNT_SHIFT;
+		     (__u64)end << FRAGMENT_END_SHIFT | (__u64)sum << FRAGMENT_SUM_SHIFT;
 	return bits & FRAGMENT_DROPPED ? SCRUB_FIRST_DROPPED : SCRUB_FIRST_PASSED;
 }
 

@@ -2,9 +2,9 @@
 /*
  * Limits: for each key, the time at which its next packet conforms (GCRA, ITU-T I.371).
  *
- * Keys are in slots (slots.h). Nothing is evicted, so a flood of forged sources
- * cannot reset the limit of another source. If both lines are full, the packet counts against its source's network, in
- * one of two rows of counters each, which all keys of such packets share.
+ * Keys are in slots (slots.h). Nothing is evicted, so a flood of forged sources cannot reset the limit of another source.
+ * If both lines are full, the packet counts against its source's network, in one of two rows of shared times each. Limits
+ * have groups of these: a slow limit that is flooded does not charge a fast one.
  */
 #ifndef SCRUB_LIMITS_H
 #define SCRUB_LIMITS_H
@@ -13,7 +13,8 @@
 #include "slots.h"
 
 #define SHARED_ROWS 2
-#define SHARED_LINES (1 << 13)	/* of a row: 65,536 times */
+#define SHARED_GROUPS 64	/* by the limit's number */
+#define SHARED_LINES (1 << 9)	/* of a group in a row: 4,096 times */
 
 enum scrub_limit_key {
 	SCRUB_BY_SOURCE,
@@ -24,7 +25,7 @@ enum scrub_limit_key {
 
 /* A limit, two in a line. Times are in 1/16 ns. */
 struct scrub_limit {
-	__u64 salt;		/* tells limits' keys apart, also over policies */
+	__u64 salt;		/* of the limit's name: it goes on in the next policy */
 	__u64 cost;		/* of a packet; by bytes: of a byte, in 2^-24 */
 	__u64 tolerance;
 	__u8 by;		/* enum scrub_limit_key */
@@ -43,7 +44,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, SHARED_ROWS * SHARED_LINES);
+	__uint(max_entries, SHARED_GROUPS * SHARED_ROWS * SHARED_LINES);
 	__type(key, __u32);
 	__type(value, struct scrub_line);
 } scrub_shared_limits SEC(".maps");
@@ -61,7 +62,8 @@ static __always_inline int conforms(__u64 *time, __u64 now, __u64 cost, __u64 to
 		if (__sync_val_compare_and_swap(time, old, from + cost) == old)
 			return 1;
 	}
-	/* Two other CPUs were faster. */
+	/* Two other CPUs were faster, so the time is at least now: it conformed, and is charged without another look. */
+	__sync_fetch_and_add(time, cost);
 	return 1;
 }
 
@@ -107,14 +109,15 @@ static __always_inline struct slot *limit_slot(__u64 key, __u32 mask, __u64 now)
 }
 
 /* Charges a packet without a slot. */
-static __always_inline int shared_conforms(__u64 key, __u64 now, __u64 cost, __u64 tolerance)
+static __always_inline int shared_conforms(__u64 key, __u32 group, __u64 now, __u64 cost, __u64 tolerance)
 {
+	__u32 first = group % SHARED_GROUPS * SHARED_ROWS * SHARED_LINES;
 	int ok = 0;
 
 #pragma unroll
 	for (int row = 0; row < SHARED_ROWS; row++) {
 		__u32 at = (__u32)(key >> (row * 32)) >> 4 & (SHARED_LINES * 8 - 1);
-		__u32 line_number = row * SHARED_LINES + (at >> 3);
+		__u32 line_number = first + row * SHARED_LINES + (at >> 3);
 		struct scrub_line *line = bpf_map_lookup_elem(&scrub_shared_limits, &line_number);
 
 		/* Other keys charge these times, too: one that conforms is enough. */
@@ -124,38 +127,38 @@ static __always_inline int shared_conforms(__u64 key, __u64 now, __u64 cost, __u
 }
 
 static __always_inline __u64 key_of(const struct scrub_limit *limit,
-				    const struct scrub_packet *packet, __u8 by, __u64 seed)
+				    const struct scrub_packet *packet, __u8 by, const __u64 *secrets)
 {
 	__u64 v4 = packet->version == 4;
 
 	switch (by) {
 	case SCRUB_BY_SOURCE:
-		return slot_key(packet->src_high, packet->version, limit->salt, seed);
+		return slot_key(packet->src_high, packet->version, limit->salt, secrets);
 	case SCRUB_BY_SOURCE_NETWORK:
 		return slot_key(packet->src_high & (v4 ? ~0ULL << 40 : ~0ULL << 16),
-				 packet->version, limit->salt, seed);
+				 packet->version, limit->salt, secrets);
 	case SCRUB_BY_DESTINATION:
-		return slot_key(packet->dst_high ^ packet->version, packet->dst_low, limit->salt, seed);
+		return slot_key(packet->dst_high ^ packet->version, packet->dst_low, limit->salt, secrets);
 	default:
-		return slot_key(0, 0, limit->salt, seed);
+		return slot_key(0, 0, limit->salt, secrets);
 	}
 }
 
 /* Returns true, and charges, if a packet conforms to a limit. */
 static __always_inline int limit_conforms(const struct scrub_limit *limit,
 					  const struct scrub_packet *packet, __u32 bytes, __u64 now,
-					  __u64 seed, __u32 mask)
+					  const __u64 *secrets, __u32 mask)
 {
 	__u64 cost = limit->by_bytes ? bytes * limit->cost >> 24 : limit->cost;
 	struct slot *slot;
 
 	if (!cost)
 		cost = 1;
-	slot = limit_slot(key_of(limit, packet, limit->by, seed), mask, now);
+	slot = limit_slot(key_of(limit, packet, limit->by, secrets), mask, now);
 	if (slot)
 		return conforms(&slot->time, now, cost, limit->tolerance);
-	return shared_conforms(key_of(limit, packet, limit->by ?: SCRUB_BY_SOURCE_NETWORK, seed), now,
-			       cost, limit->tolerance);
+	return shared_conforms(key_of(limit, packet, limit->by ?: SCRUB_BY_SOURCE_NETWORK, secrets),
+			       limit->counter, now, cost, limit->tolerance);
 }
 
 #endif

@@ -36,7 +36,6 @@ struct scrub_count {
 
 /* A policy's parameters; its tables are in its image. */
 struct scrub_params {
-	__u64 seed;		/* of limits' keys */
 	__u64 pass_sets, drop_sets;
 	/* The first lines of tables. */
 	__u32 actions;		/* struct scrub_action of each rule */
@@ -115,7 +114,7 @@ struct scrub_control {
 	__u32 sample_passed;
 	__u32 limit_mask;	/* lines of limits and of verified sources less one */
 	__u32 flow_mask;	/* lines of flows less one */
-	__u64 table_key;	/* of sources, flows, SYNs and meters */
+	__u64 secrets[KEY_WORDS];	/* of the keys of limits, sources, flows, SYNs and meters */
 	__u64 cookie_key[2];
 	__u64 learn_until;	/* in ns; before, packets of unknown flows pass */
 	__u64 stages;		/* of how many interfaces; for user space */

@@ -100,12 +100,13 @@ struct v6_address {
 	__u64 high, low;
 };
 
+/* Returns the hash of a prefix; never 0. As `tag` in src/sets/v6.rs. */
 static __always_inline __u64 v6_tag(const struct v6_address *address, __u32 length, __u64 seed)
 {
-	__u64 mixed = (address->high ^ seed) * 0x9e3779b97f4a7c15ULL;
+	__u64 mixed = nh(address->high, seed) + nh(address->low, seed * 0x9e3779b97f4a7c15ULL) +
+		      nh(length, seed * 0xd6e8feb86659fd93ULL);
 
-	mixed = (mixed ^ mixed >> 32 ^ address->low ^ length) * (seed | 1);
-	mixed = (mixed ^ mixed >> 31) * 0xd6e8feb86659fd93ULL;
+	mixed = (mixed ^ mixed >> 32) * 0xd6e8feb86659fd93ULL;
 	return mixed >> V6_VALUE_BITS | 1;
 }
 

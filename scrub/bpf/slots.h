@@ -14,6 +14,10 @@
 
 #define SLOTS 4
 
+/* Flags in the lowest bits of times. */
+#define WEAK 1			/* gives way to others */
+#define TIME_FLAGS 3ULL
+
 struct slot {
 	__u64 tag;
 	__u64 time;
@@ -23,14 +27,19 @@ struct slot_line {
 	struct slot slots[SLOTS];
 } __attribute__((aligned(64)));
 
-/* Returns the hash of a key's parts; never 0. */
-static __always_inline __u64 slot_key(__u64 high, __u64 low, __u64 salt, __u64 seed)
-{
-	/* Secret from the first step on: nobody can choose parts that cancel each other. */
-	__u64 mixed = (high ^ salt ^ seed) * (seed | 1);
+/* Words that a key is hashed with, all of them secret. */
+#define KEY_WORDS 3
 
-	mixed = (mixed ^ mixed >> 32 ^ low) * (seed >> 32 | seed << 32 | 1);
-	mixed = (mixed ^ mixed >> 29) * 0xd6e8feb86659fd93ULL;
+/*
+ * Returns the hash of a key's parts; never 0. Whatever parts a sender chooses, two keys collide with a probability of
+ * 2^-32 over the secrets.
+ */
+static __always_inline __u64 slot_key(__u64 high, __u64 low, __u64 salt, const __u64 *secrets)
+{
+	__u64 mixed = nh(high, secrets[0]) + nh(low, secrets[1]) + nh(salt, secrets[2]);
+
+	mixed = (mixed ^ mixed >> 32) * 0xd6e8feb86659fd93ULL;
+	mixed = (mixed ^ mixed >> 29) * 0x9e3779b97f4a7c15ULL;
 	return (mixed ^ mixed >> 32) | 1;
 }
 
@@ -48,7 +57,7 @@ static __always_inline struct slot *living_slot(void *map, __u64 key, __u32 mask
 #pragma unroll
 		for (int slot = 0; slot < SLOTS; slot++) {
 			if (line->slots[slot].tag == key)
-				return line->slots[slot].time > now ? &line->slots[slot] : 0;
+				return (line->slots[slot].time & ~TIME_FLAGS) > now ? &line->slots[slot] : 0;
 		}
 	}
 	return 0;
@@ -89,7 +98,7 @@ static __always_inline void insert_slot(void *map, __u64 key, __u32 mask, __u64 
 				count++;
 				continue;
 			}
-			if (until & 1)
+			if (until & WEAK)
 				until >>= 1;
 			if (until < end) {
 				end = until;

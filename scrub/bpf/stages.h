@@ -95,7 +95,7 @@ __noinline __u32 scrub_charge(struct scrub_packet *packet, __u32 generation, __u
 		return 0;
 	limit = (void *)&line->entries[(number & 1) * 4];
 	now = now_ns() * 16;
-	if (limit_conforms(limit, packet, bytes, now, params->seed, control.limit_mask))
+	if (limit_conforms(limit, packet, bytes, now, control.secrets, control.limit_mask))
 		return 0;
 	return limit->counter;
 }
@@ -205,14 +205,14 @@ __noinline __u32 scrub_rule(struct xdp_md *ctx, struct scrub_packet *packet, __u
 __noinline int scrub_remember_first(struct scrub_packet *packet, int dropped)
 {
 	if (packet)
-		remember_first(packet, dropped, now_ns(), control.table_key);
+		remember_first(packet, dropped, now_ns(), control.secrets);
 	return 0;
 }
 
 /* Returns what is known of a later fragment's first one: enum scrub_first. */
 __noinline int scrub_follow_first(struct scrub_packet *packet)
 {
-	return packet ? follow_first(packet, now_ns(), control.table_key) : SCRUB_FIRST_UNKNOWN;
+	return packet ? follow_first(packet, now_ns(), control.secrets) : SCRUB_FIRST_UNKNOWN;
 }
 
 /* Sets the DSCP of a packet. */

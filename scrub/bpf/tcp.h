@@ -21,14 +21,16 @@
 #define METERS_PER_LINE 4
 #define HOLD_SECONDS 5		/* below the threshold, before a level is left */
 /*
- * A SYN is remembered until another one has its place. Of 2^18 SYNs in a second, above which destinations get
- * challenges, an entry survives a second with 78 %, and 3 seconds with 47 %.
+ * A SYN keeps its place until it was repeated or SYN_HOLD_MS have passed, which bounds the rate of SYNs that can be
+ * remembered to SYNS / 3 s, whatever the number of destinations. SYNs above it get the challenge of the next level.
  */
 #define SYNS (1 << 20)
 #define RETRANSMIT_MIN_MS 700
 #define RETRANSMIT_MAX_MS 8000
+#define SYN_HOLD_MS 3000
 #define WEAK_TIME (60 * SECOND)
 #define FLOW_IDLE_TIME (300 * SECOND)
+#define FLOW_PROOF_TIME (5 * SECOND)
 
 /* Salts of keys. */
 #define SALT_SOURCE 0x736f757263650000ULL
@@ -74,9 +76,25 @@ struct scrub_meter {
 };
 
 /*
- * As many lines as scrub_limits. The lowest bit of a time marks a weak entry: of a source that was verified by a
- * retransmission, or of a flow of one packet.
+ * A flag in the times of flows that did not begin with a SYN, until FLOW_PROOF_TIME is over. WEAK are flows of one packet,
+ * and sources that have repeated a SYN.
  */
+#define UNPROVEN 2
+
+/* What a source has proved. */
+enum scrub_proof {
+	SCRUB_PROOF_NONE,
+	SCRUB_PROOF_WEAK,	/* it repeats SYNs; level ANSWER wants more */
+	SCRUB_PROOF_STRONG,	/* it receives what is sent to it */
+};
+
+enum scrub_flow {
+	SCRUB_FLOW_UNKNOWN,
+	SCRUB_FLOW_UNPROVEN,
+	SCRUB_FLOW_KNOWN,
+};
+
+/* As many lines as scrub_limits. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 2);
@@ -107,17 +125,17 @@ struct {
 } scrub_meters SEC(".maps");
 
 /* A source is an IPv4 address or an IPv6 /64, as of limits. */
-static __always_inline __u64 source_key(const struct scrub_packet *packet, __u64 seed)
+static __always_inline __u64 source_key(const struct scrub_packet *packet, const __u64 *secrets)
 {
-	return slot_key(packet->src_high, packet->version, SALT_SOURCE, seed);
+	return slot_key(packet->src_high, packet->version, SALT_SOURCE, secrets);
 }
 
-static __always_inline __u64 flow_key(const struct scrub_packet *packet, __u64 salt, __u64 seed)
+static __always_inline __u64 flow_key(const struct scrub_packet *packet, __u64 salt, const __u64 *secrets)
 {
 	__u64 ports = (__u64)packet->sport << 16 | packet->dport;
-	__u64 src = slot_key(packet->src_high, packet->src_low, salt ^ ports, seed);
+	__u64 src = slot_key(packet->src_high, packet->src_low, salt ^ ports, secrets);
 
-	return slot_key(packet->dst_high ^ packet->version, packet->dst_low, src, seed);
+	return slot_key(packet->dst_high ^ packet->version, packet->dst_low, src, secrets);
 }
 
 /* Counts a packet to a destination. Returns the level that the destination then has. */
@@ -155,21 +173,32 @@ static __always_inline __u32 measure(struct scrub_meter *meter, const struct scr
 	return reached;
 }
 
-/*
- * Returns true for the retransmission of a SYN that was remembered. Remembers the others, those that come too early as
- * they are.
- */
-static __always_inline int is_retransmission(__u64 *syn, __u32 tag, __u64 now)
-{
-	__u32 now_ms = now / MS, age;
-	__u64 old = *(volatile __u64 *)syn;
+enum scrub_syn {
+	SCRUB_SYN_FIRST,	/* remembered now, or too short a time ago */
+	SCRUB_SYN_AGAIN,	/* a retransmission */
+	SCRUB_SYN_NO_ROOM,	/* others have both places */
+};
 
-	age = now_ms - (__u32)old;
-	if (old >> 32 != tag || age > RETRANSMIT_MAX_MS) {
-		*(volatile __u64 *)syn = (__u64)tag << 32 | now_ms;
-		return 0;
+/* Looks for a SYN at its two places, and remembers it if it is not there. */
+static __always_inline enum scrub_syn remember_syn(__u64 *places[2], __u32 tag, __u64 now)
+{
+	__u32 now_ms = now / MS;
+	__u64 *free = 0;
+
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		__u64 old = *(volatile __u64 *)places[i];
+		__u32 age = now_ms - (__u32)old;
+
+		if (old >> 32 == tag && age <= RETRANSMIT_MAX_MS)
+			return age >= RETRANSMIT_MIN_MS ? SCRUB_SYN_AGAIN : SCRUB_SYN_FIRST;
+		if (!free && (!old || age > SYN_HOLD_MS))
+			free = places[i];
 	}
-	return age >= RETRANSMIT_MIN_MS;
+	if (!free)
+		return SCRUB_SYN_NO_ROOM;
+	*(volatile __u64 *)free = (__u64)tag << 32 | now_ms;
+	return SCRUB_SYN_FIRST;
 }
 
 #endif

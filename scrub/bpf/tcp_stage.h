@@ -7,11 +7,17 @@
 #include "maps.h"
 #include "tcp.h"
 
-/* Returns true if a packet's source is verified. */
-__noinline int scrub_is_verified(struct scrub_packet *packet)
+/* Returns enum scrub_proof of a packet's source. */
+__noinline int scrub_proof_of(struct scrub_packet *packet)
 {
-	return packet && living_slot(&scrub_sources, source_key(packet, control.table_key), control.limit_mask,
-				     now_ns());
+	struct slot *slot;
+
+	if (!packet)
+		return SCRUB_PROOF_NONE;
+	slot = living_slot(&scrub_sources, source_key(packet, control.secrets), control.limit_mask, now_ns());
+	if (!slot)
+		return SCRUB_PROOF_NONE;
+	return slot->time & WEAK ? SCRUB_PROOF_WEAK : SCRUB_PROOF_STRONG;
 }
 
 /* Marks a packet's source as verified for some time. */
@@ -20,34 +26,37 @@ __noinline int scrub_verify(struct scrub_packet *packet, __u64 time, int weak)
 	__u64 now = now_ns();
 
 	if (packet)
-		insert_slot(&scrub_sources, source_key(packet, control.table_key), control.limit_mask, now,
-			    ((now + time) & ~1ULL) - !!weak);
+		insert_slot(&scrub_sources, source_key(packet, control.secrets), control.limit_mask, now,
+			    ((now + time) & ~TIME_FLAGS) | (weak ? WEAK : 0));
 	return 0;
 }
 
-/* Returns true if a packet's flow is known, which it then stays. */
-__noinline int scrub_knows_flow(struct scrub_packet *packet)
+/* Looks up a packet's flow, which then stays known. Returns enum scrub_flow. */
+__noinline int scrub_find_flow(struct scrub_packet *packet)
 {
-	__u64 now = now_ns();
+	__u64 now = now_ns(), time;
 	struct slot *slot;
 
 	if (!packet)
-		return 0;
-	slot = living_slot(&scrub_flows, flow_key(packet, SALT_FLOW, control.table_key), control.flow_mask, now);
+		return SCRUB_FLOW_UNKNOWN;
+	slot = living_slot(&scrub_flows, flow_key(packet, SALT_FLOW, control.secrets), control.flow_mask, now);
 	if (!slot)
-		return 0;
-	slot->time = (now + FLOW_IDLE_TIME) & ~1ULL;
-	return 1;
+		return SCRUB_FLOW_UNKNOWN;
+	time = slot->time;
+	if (time & UNPROVEN && (time & ~TIME_FLAGS) > now + FLOW_IDLE_TIME - FLOW_PROOF_TIME)
+		return SCRUB_FLOW_UNPROVEN;
+	slot->time = (now + FLOW_IDLE_TIME) & ~TIME_FLAGS;
+	return SCRUB_FLOW_KNOWN;
 }
 
-/* Learns a packet's flow. */
-__noinline int scrub_learn_flow(struct scrub_packet *packet)
+/* Learns a packet's flow, by a SYN that passed or by another packet. */
+__noinline int scrub_learn_flow(struct scrub_packet *packet, int by_syn)
 {
 	__u64 now = now_ns();
 
 	if (packet)
-		insert_slot(&scrub_flows, flow_key(packet, SALT_FLOW, control.table_key), control.flow_mask, now,
-			    ((now + FLOW_IDLE_TIME) & ~1ULL) - 1);
+		insert_slot(&scrub_flows, flow_key(packet, SALT_FLOW, control.secrets), control.flow_mask, now,
+			    ((now + FLOW_IDLE_TIME) & ~TIME_FLAGS) | WEAK | (by_syn ? 0 : UNPROVEN));
 	return 0;
 }
 
@@ -70,7 +79,7 @@ __noinline __u32 scrub_measure(struct scrub_packet *packet, __u32 generation, __
 
 	if (!packet || !tcp)
 		return 0;
-	key = slot_key(packet->dst_high ^ packet->version, packet->dst_low, SALT_METER, control.table_key);
+	key = slot_key(packet->dst_high ^ packet->version, packet->dst_low, SALT_METER, control.secrets);
 	at = (key >> 32 & (METERS - 1)) / METERS_PER_LINE + (kind & 1) * (METERS / METERS_PER_LINE);
 	line = bpf_map_lookup_elem(&scrub_meters, &at);
 	if (!line)
@@ -80,18 +89,22 @@ __noinline __u32 scrub_measure(struct scrub_packet *packet, __u32 generation, __
 		       now_ns() / SECOND);
 }
 
-/* Returns true for the retransmission of a SYN. */
-__noinline int scrub_is_retransmission(struct scrub_packet *packet)
+/* Remembers a SYN. Returns enum scrub_syn. */
+__noinline int scrub_remember_syn(struct scrub_packet *packet)
 {
-	__u64 key, *syn;
+	__u64 key, *places[2];
 	__u32 at;
 
 	if (!packet)
-		return 0;
-	key = flow_key(packet, SALT_SYN ^ packet->seq, control.table_key);
-	at = key >> 8 & (SYNS - 1);
-	syn = bpf_map_lookup_elem(&scrub_syns, &at);
-	return syn && is_retransmission(syn, key >> 32 | 1, now_ns());
+		return SCRUB_SYN_NO_ROOM;
+	key = flow_key(packet, SALT_SYN ^ (__u64)packet->seq << 32, control.secrets);
+	at = key >> 4 & (SYNS - 1);
+	places[0] = bpf_map_lookup_elem(&scrub_syns, &at);
+	at = key * 0x9e3779b97f4a7c15ULL >> 40 & (SYNS - 1);
+	places[1] = bpf_map_lookup_elem(&scrub_syns, &at);
+	if (!places[0] || !places[1])
+		return SCRUB_SYN_NO_ROOM;
+	return remember_syn(places, key >> 32 | 1, now_ns());
 }
 
 /* Returns the hash of a packet's addresses and ports in an epoch. */
@@ -115,34 +128,41 @@ __noinline int scrub_answers_challenge(struct scrub_packet *packet)
 static __always_inline __u32 decide_syn(struct scrub_packet *packet, const struct scrub_tcp *tcp,
 					__u32 generation, __u32 profile)
 {
-	__u32 level = SCRUB_LEVEL_ANSWER;
+	__u32 level = SCRUB_LEVEL_ANSWER, proof;
 
-	if (tcp->challenge == SCRUB_CHALLENGE_OFF || scrub_is_verified(packet))
+	if (tcp->challenge == SCRUB_CHALLENGE_OFF)
+		return 0;
+	proof = scrub_proof_of(packet);
+	if (proof == SCRUB_PROOF_STRONG)
 		return 0;
 	if (tcp->challenge == SCRUB_CHALLENGE_AUTO)
 		level = scrub_measure(packet, generation, profile, SCRUB_METER_SYNS);
-	if (level == SCRUB_LEVEL_ANSWER)
-		return SCRUB_COUNT_CHALLENGE;
+	if (proof == SCRUB_PROOF_WEAK)
+		return level == SCRUB_LEVEL_ANSWER ? SCRUB_COUNT_CHALLENGE : 0;
 	if (level == SCRUB_LEVEL_RETRANSMIT) {
-		if (!scrub_is_retransmission(packet))
+		switch (scrub_remember_syn(packet)) {
+		case SCRUB_SYN_AGAIN:
+			scrub_verify(packet, tcp->verified_for < WEAK_TIME ? tcp->verified_for : WEAK_TIME, 1);
+			return 0;
+		case SCRUB_SYN_FIRST:
 			return SCRUB_COUNT_FIRST_SYN;
-		scrub_verify(packet, tcp->verified_for < WEAK_TIME ? tcp->verified_for : WEAK_TIME, 1);
+		}
 	}
-	return 0;
+	return level ? SCRUB_COUNT_CHALLENGE : 0;
 }
 
 /* Decides on a TCP packet. Returns the cause if it does not go on; 0 if it does. */
 __noinline __u32 scrub_decide_tcp(struct scrub_packet *packet, __u32 generation, __u32 profile)
 {
 	struct scrub_tcp *tcp = tcp_of(generation, profile);
-	__u32 cause;
+	__u32 cause, flow;
 
 	if (!packet || !tcp)
 		return 0;
 	if ((packet->tcp_flags & SYN_ACK) == TCP_SYN) {
 		cause = decide_syn(packet, tcp, generation, profile);
-		if (!cause && tcp->state && !scrub_knows_flow(packet))
-			scrub_learn_flow(packet);
+		if (!cause && tcp->state && scrub_find_flow(packet) != SCRUB_FLOW_KNOWN)
+			scrub_learn_flow(packet, 1);
 		return cause;
 	}
 	if (packet->tcp_flags & TCP_RST && tcp->challenge != SCRUB_CHALLENGE_OFF &&
@@ -150,13 +170,16 @@ __noinline __u32 scrub_decide_tcp(struct scrub_packet *packet, __u32 generation,
 		scrub_verify(packet, tcp->verified_for, 0);
 		return SCRUB_COUNT_CHALLENGE_ANSWERED;
 	}
-	if (!tcp->state || scrub_knows_flow(packet))
+	if (!tcp->state)
+		return 0;
+	flow = scrub_find_flow(packet);
+	if (flow == SCRUB_FLOW_KNOWN)
 		return 0;
 	if (scrub_measure(packet, generation, profile, SCRUB_METER_UNKNOWN) &&
 	    now_ns() >= *(volatile __u64 *)&control.learn_until)
 		return SCRUB_COUNT_UNKNOWN_FLOW;
-	if (packet->tcp_flags & TCP_ACK)
-		scrub_learn_flow(packet);
+	if (packet->tcp_flags & TCP_ACK && flow == SCRUB_FLOW_UNKNOWN)
+		scrub_learn_flow(packet, 0);
 	return 0;
 }
 

@@ -30,7 +30,7 @@ pub struct Buckets<const VALUE_BITS: u32> {
 
 /// Returns the two lines of a key, of a power of two.
 ///
-/// Two rounds of multiplication and folding; as `buckets_lines` in bpf/buckets.h.
+/// Two rounds of multiplication and folding; as `buckets_find` in bpf/buckets.h.
 fn lines_of(key: u64, seed: u64, mask: u32) -> [u32; 2] {
     let mixed = (key ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ mixed >> 32).wrapping_mul(seed | 1);

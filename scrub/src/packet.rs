@@ -282,7 +282,8 @@ fn parse_ipv6(bytes: &[u8]) -> Result<Packet<'_>, Defect> {
     };
     Ok(Packet {
         protocol,
-        length: 40 + u32::from(length),
+        // As the program, which counts in 16 bits.
+        length: (40 + u32::from(length)).min(65_535),
         ttl: fixed[7],
         dscp: (be16(fixed, 0) >> 6) as u8 & 0x3f,
         fragment: bits,

@@ -350,10 +350,13 @@ fn flows_from_before_the_start_become_known() {
     pair.program.learn_flows_until(pair.now + 60 * SECOND);
     pair.oracle.learn_flows_until(pair.now + 60 * SECOND);
     let ack = |number| FrameSpec { tcp_flags: ACK, ..syn(number) };
-    pair.now += 59 * SECOND;
+    pair.now += 54 * SECOND;
     (1000..1100).for_each(|number| assert_eq!(pair.decide(&ack(number)), Cause::Default));
-    pair.now += SECOND;
-    assert_eq!(pair.decide(&ack(2000)), Cause::UnknownFlow);
+    pair.now += 6 * SECOND;
+    (2000..2011).for_each(|number| {
+        pair.decide(&ack(number));
+    });
+    assert_eq!(pair.decide(&ack(2011)), Cause::UnknownFlow);
     (1000..1100).for_each(|number| assert_eq!(pair.decide(&ack(number)), Cause::Default));
 }
 
@@ -371,10 +374,13 @@ fn packets_of_unknown_flows_are_dropped_while_there_are_many() {
     let causes: Vec<_> = (100..120).map(|number| pair.decide(&ack(number))).collect();
     assert_eq!(causes[..8], [Cause::Default; 8]);
     assert_eq!(causes[8..], [Cause::UnknownFlow; 12]);
-    for (number, cause) in
-        [(1, Cause::Default), (2, Cause::Default), (3, Cause::UnknownFlow), (100, Cause::Default)]
-    {
-        assert_eq!(pair.decide(&ack(number)), cause, "{number}");
+    for number in [2, 3, 100] {
+        assert_eq!(pair.decide(&ack(number)), Cause::UnknownFlow, "{number} began without a SYN");
+    }
+    pair.now += 5 * SECOND;
+    (1000..1011).for_each(|number| assert_eq!(pair.decide(&ack(number)), Cause::UnknownFlow));
+    for number in [1, 2, 100] {
+        assert_eq!(pair.decide(&ack(number)), Cause::Default, "{number} is older than 5 s");
     }
     assert_eq!(pair.decide(&syn(4)), Cause::Default, "SYNs pass, and begin a flow");
     assert_eq!(pair.decide(&ack(4)), Cause::Default);

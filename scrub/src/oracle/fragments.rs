@@ -9,8 +9,10 @@ use crate::packet::Packet;
 const LIFE: u64 = 2_000_000_000;
 /// Lives end at multiples of this time.
 const STEP: u64 = 1 << 24;
-/// Later fragments of one packet.
-const MAX_LATER: u8 = 128;
+/// The bytes of later fragments are counted in this unit, rounded up.
+const UNIT: u16 = 512;
+/// Maximum of their sum, in units.
+const MAX_SUM: u16 = 255;
 
 /// The parts that fragments of one packet have in common.
 type Key = (IpAddr, IpAddr, u32, u8);
@@ -22,7 +24,8 @@ struct First {
     dropped: bool,
     /// The end of what is contiguous from the start, in units of 8 bytes.
     end: u16,
-    later: u8,
+    /// The sum of later fragments, in units of [`UNIT`].
+    sum: u16,
 }
 
 /// The relation of a later fragment to its first one.
@@ -32,7 +35,7 @@ pub(super) enum Relation {
     Unknown,
     /// The first one was dropped, or not.
     Follows { dropped: bool },
-    /// It overlaps earlier ones, or is one too many.
+    /// It overlaps earlier ones, or they are longer than a packet.
     Contradicts,
 }
 
@@ -53,7 +56,7 @@ impl FirstFragments {
     /// Remembers the verdict on a first fragment.
     pub(super) fn remember(&mut self, packet: &Packet<'_>, dropped: bool, now_ns: u64) {
         let first =
-            First { until: (now_ns + LIFE) / STEP * STEP, dropped, end: end(packet), later: 0 };
+            First { until: (now_ns + LIFE) / STEP * STEP, dropped, end: end(packet), sum: 0 };
         self.0.insert(key(packet), first);
     }
 
@@ -62,10 +65,11 @@ impl FirstFragments {
         let Some(first) = self.0.get_mut(&key(packet)).filter(|it| it.until > now_ns) else {
             return Relation::Unknown;
         };
-        if packet.fragment_offset < first.end || first.later == MAX_LATER {
+        let sum = first.sum + packet.fragment_bytes.div_ceil(UNIT);
+        if packet.fragment_offset < first.end || sum > MAX_SUM {
             return Relation::Contradicts;
         }
-        first.later += 1;
+        first.sum = sum;
         if packet.fragment_offset == first.end {
             first.end = end(packet);
         }

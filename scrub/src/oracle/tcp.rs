@@ -22,6 +22,8 @@ const MIN_RETRANSMIT_MS: u64 = 700;
 const MAX_RETRANSMIT_MS: u64 = 8000;
 /// The life of a flow without packets.
 const IDLE: u64 = 300 * SECOND;
+/// The time after which a flow that did not begin with a SYN is known.
+const PROOF_TIME: u64 = 5 * SECOND;
 
 type Flow = (IpAddr, u16, IpAddr, u16);
 
@@ -29,16 +31,30 @@ type Flow = (IpAddr, u16, IpAddr, u16);
 #[derive(Clone, Debug, Default)]
 pub(super) struct TcpState {
     cookie_key: [u64; 2],
-    /// Until when sources are verified.
-    sources: HashMap<IpAddr, u64>,
-    /// Until when flows are known.
-    flows: HashMap<Flow, u64>,
+    sources: HashMap<IpAddr, Source>,
+    flows: HashMap<Flow, FlowState>,
     /// When SYNs were dropped, in ms.
     syns: HashMap<(Flow, u32), u64>,
     syn_meters: HashMap<IpAddr, Meter>,
     unknown_meters: HashMap<IpAddr, Meter>,
     /// Before, packets of unknown flows pass.
     pub(super) learn_until: u64,
+}
+
+/// A verified source.
+#[derive(Clone, Copy, Debug)]
+struct Source {
+    until: u64,
+    /// It has only repeated a SYN.
+    weak: bool,
+}
+
+/// A flow that was seen.
+#[derive(Clone, Copy, Debug)]
+struct FlowState {
+    until: u64,
+    /// Before, it is not known.
+    known_from: u64,
 }
 
 /// The packets to a destination in a second, and its level.
@@ -99,8 +115,8 @@ impl TcpState {
     ) -> Option<Cause> {
         if packet.tcp_flags & (SYN | ACK) == SYN {
             let cause = self.decide_syn(packet, tcp, now_ns);
-            if cause.is_none() && tcp.state && !self.refresh(packet, now_ns) {
-                self.learn(packet, now_ns);
+            if cause.is_none() && tcp.state && self.find_flow(packet, now_ns) != Some(true) {
+                self.learn(packet, now_ns, now_ns);
             }
             return cause;
         }
@@ -108,18 +124,22 @@ impl TcpState {
             && tcp.challenge != Challenge::Off
             && self.is_answer(packet, now_ns)
         {
-            self.verify(packet, tcp.verified_for, now_ns);
+            self.verify(packet, tcp.verified_for, false, now_ns);
             return Some(Cause::ChallengeAnswered);
         }
-        if !tcp.state || self.refresh(packet, now_ns) {
+        if !tcp.state {
+            return None;
+        }
+        let flow = self.find_flow(packet, now_ns);
+        if flow == Some(true) {
             return None;
         }
         let level = self.unknown_meters.entry(packet.dst).or_default().count(tcp, 1, now_ns);
         if level > 0 && now_ns >= self.learn_until {
             return Some(Cause::UnknownFlow);
         }
-        if packet.tcp_flags & ACK != 0 {
-            self.learn(packet, now_ns);
+        if packet.tcp_flags & ACK != 0 && flow.is_none() {
+            self.learn(packet, now_ns + PROOF_TIME, now_ns);
         }
         None
     }
@@ -130,18 +150,24 @@ impl TcpState {
         tcp: &TcpProtection,
         now_ns: u64,
     ) -> Option<Cause> {
-        let is_verified = self.sources.get(&source(packet)).is_some_and(|until| *until > now_ns);
-        if tcp.challenge == Challenge::Off || is_verified {
+        if tcp.challenge == Challenge::Off {
             return None;
         }
+        let verified = self.sources.get(&source(packet)).filter(|it| it.until > now_ns);
+        let is_weak = match verified {
+            Some(Source { weak: false, .. }) => return None,
+            Some(_) => true,
+            None => false,
+        };
         let level = match tcp.challenge {
             Challenge::Always => 2,
             _ => self.syn_meters.entry(packet.dst).or_default().count(tcp, 2, now_ns),
         };
         match level {
             0 => None,
+            1 if is_weak => None,
             1 if self.is_retransmission(packet, now_ns) => {
-                self.verify(packet, tcp.verified_for.min(MAX_WEAK), now_ns);
+                self.verify(packet, tcp.verified_for.min(MAX_WEAK), true, now_ns);
                 None
             }
             1 => Some(Cause::FirstSyn),
@@ -149,8 +175,9 @@ impl TcpState {
         }
     }
 
-    fn verify(&mut self, packet: &Packet<'_>, time: Duration, now_ns: u64) {
-        self.sources.insert(source(packet), now_ns + time.as_nanos() as u64);
+    fn verify(&mut self, packet: &Packet<'_>, time: Duration, weak: bool, now_ns: u64) {
+        let until = now_ns + time.as_nanos() as u64;
+        self.sources.insert(source(packet), Source { until, weak });
     }
 
     /// Reports whether a SYN is the retransmission of a remembered one. Remembers it if there is none.
@@ -164,14 +191,18 @@ impl TcpState {
         (MIN_RETRANSMIT_MS..=MAX_RETRANSMIT_MS).contains(&age)
     }
 
-    /// Reports whether a flow is known, and prolongs its life.
-    fn refresh(&mut self, packet: &Packet<'_>, now_ns: u64) -> bool {
-        let until = self.flows.get_mut(&flow(packet)).filter(|until| **until > now_ns);
-        until.map(|until| *until = now_ns + IDLE).is_some()
+    /// Returns true for a known flow, whose life it prolongs; false for one that is not known yet; none for others.
+    fn find_flow(&mut self, packet: &Packet<'_>, now_ns: u64) -> Option<bool> {
+        let flow = self.flows.get_mut(&flow(packet)).filter(|it| it.until > now_ns)?;
+        let is_known = now_ns >= flow.known_from;
+        if is_known {
+            flow.until = now_ns + IDLE;
+        }
+        Some(is_known)
     }
 
-    fn learn(&mut self, packet: &Packet<'_>, now_ns: u64) {
-        self.flows.insert(flow(packet), now_ns + IDLE);
+    fn learn(&mut self, packet: &Packet<'_>, known_from: u64, now_ns: u64) {
+        self.flows.insert(flow(packet), FlowState { until: now_ns + IDLE, known_from });
     }
 
     /// Reports whether a RST has the cookie of this epoch or the last one.

@@ -6,7 +6,8 @@
 //! 2. Malformed packets are dropped. Then messages of IPv6 neighbor discovery pass.
 //! 3. Packets to networks that are not protected pass.
 //! 4. Later fragments whose first one came within 2 s: dropped if it was dropped. If it passed, they meet the sets and the
-//!    profile's limits, and pass. One that overlaps those before it in order, or the 129th, is dropped.
+//!    profile's limits, and pass; limits of rules and classes count the first one only. One that overlaps those before it
+//!    in order is dropped, and those that exceed the longest packet: 255 units of 512 bytes, rounded up for each.
 //! 5. Sets with `action = "pass"`, then those with `action = "drop"`, by the source. Of several, the first decides.
 //! 6. Rules, in their order: the first rule that matches is the only one that acts. `drop` and `pass` decide; a limit
 //!    drops what exceeds it; all others continue with the next stage.

@@ -19,24 +19,27 @@ const MAX_RETRANSMIT_RATE: u32 = 1 << 18;
 /// | 2 | 4 x `above` | is answered by a SYN-ACK that acknowledges a cookie |
 ///
 /// Level 2 begins above 262,144 SYNs at the latest, or at `above` if that is higher: the program remembers no more until
-/// their retransmission. The packet that exceeds a threshold meets the higher level already. A level is left for the next lower one with the first
-/// SYN that is more than [`HOLD_SECONDS`] after the last second with `below` or more of them (level 2: 4 x `below`), or after
-/// the change of the level; after more than [`HOLD_SECONDS`] seconds without any, for level 0.
+/// their retransmission. For the same reason it also challenges SYNs at level 1 while there are more to all destinations
+/// together. The packet that exceeds a threshold meets the higher level already. A level is left for the next lower one
+/// with the first SYN that is more than [`HOLD_SECONDS`] after the last second with `below` or more of them (level 2:
+/// 4 x `below`), or after the change of the level; after more than [`HOLD_SECONDS`] seconds without any, for level 0.
 ///
-/// The cookie is a number before the SYN's own: connection tracking of Linux takes it for a late acknowledgement and passes
-/// it, so clients behind a firewall get it. A client in SYN-SENT answers the acknowledgement of something that it did not send by a RST with that number, and stays
-/// in SYN-SENT (RFC 9293, 3.10.7.3). The RST verifies the source and is dropped. Then the client retransmits its SYN, Linux
-/// at once and others after a second, and it passes. So no connection fails.
+/// The cookie is a number before the SYN's own: connection tracking of Linux takes it for a late acknowledgement and
+/// passes it, so clients behind a firewall get it. A client in SYN-SENT answers the acknowledgement of something that it
+/// did not send by a RST with that number, and stays in SYN-SENT (RFC 9293, 3.10.7.3). The RST verifies the source and is
+/// dropped. Then the client retransmits its SYN, Linux at once and others after a second, and it passes. So no
+/// connection fails.
 ///
 /// A source is an IPv4 address or an IPv6 /64. It is verified for all networks, because it has proved that it receives what
-/// is sent to its address. A retransmission proves less: it verifies for a minute at most, and gives way to proof.
+/// is sent to its address. A retransmission proves less: it verifies for a minute at most and for level 1, counts for the
+/// level, and gives way to proof. Whoever guesses a cookie needs 2^29 resets on average.
 ///
 /// The retransmission of a SYN has the same addresses, ports and sequence number, and comes 0.7 to 8 s after it.
 ///
-/// Flows that are known: those of SYNs that pass here, and of other packets with ACK while their destination is calm. The
-/// destination is calm until it gets more than `above` packets of unknown flows in a second; then these are dropped. It
-/// becomes calm as level 1 is left. A flow is forgotten after 5 minutes without packets. If there is no room, flows of one
-/// packet give way. For a minute from the start, none is dropped: flows from before become known.
+/// Flows that are known: those of SYNs that pass here, and others of which packets with ACK come for more than 5 s while
+/// their destination is calm. The destination is calm until it gets more than `above` packets of unknown flows in a second;
+/// then these are dropped. It becomes calm as level 1 is left. A flow is forgotten after 5 minutes without packets. If there
+/// is no room, flows of one packet give way. For a minute from the start, none is dropped: flows from before become known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpProtection {
     /// When the senders of SYNs are challenged.

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use libbpf_rs::{ErrorKind, Map, MapCore, Object, ObjectBuilder, OpenObject, ProgramMut};
+use libbpf_rs::{ErrorKind, Map, MapCore, MapInfo, Object, ObjectBuilder, OpenObject, ProgramMut};
 use sluicegate::error::{Error, Result};
 use sluicegate::xdp::resident::{ChainMaps, KeptProgram};
 
@@ -71,8 +71,9 @@ fn load(
     set(&mut open).and_then(|()| open.load()).map_err(|error| failed("load", error))
 }
 
-/// Opens the maps of a program that an earlier owner of the stage kept. None if it is another version of the program.
-pub(super) fn kept_maps(kept: &KeptProgram) -> Result<Option<Object>> {
+/// Opens the maps of a program that an earlier owner of some stages kept. None if it is another version of the program,
+/// or another one at some of the stages.
+pub(super) fn kept_maps(kept: &[&KeptProgram]) -> Result<Option<Object>> {
     let mut open = open(None)?;
     for mut each in open.maps_mut() {
         let name = each.name().to_string_lossy().into_owned();
@@ -80,7 +81,17 @@ pub(super) fn kept_maps(kept: &KeptProgram) -> Result<Option<Object>> {
             continue;
         }
         let short = &name[..name.len().min(NAME_BYTES)];
-        let Some((_, map)) = kept.maps.iter().find(|(name, _)| name == short) else {
+        let of_stage = |it: &&KeptProgram| it.maps.iter().position(|(name, _)| name == short);
+        let mut ids = Vec::new();
+        for program in kept {
+            let Some(at) = of_stage(program) else { return Ok(None) };
+            let info = MapInfo::new(program.maps[at].1.as_fd());
+            ids.push(info.map_err(|error| failed("take over", error))?.info.id);
+        }
+        if ids.iter().any(|it| *it != ids[0]) {
+            return Ok(None);
+        }
+        let Some((_, map)) = kept[0].maps.iter().find(|(name, _)| name == short) else {
             return Ok(None);
         };
         each.reuse_fd(map.as_fd()).map_err(|error| failed("take over", error))?;

@@ -38,13 +38,13 @@ use crate::tables::Tables;
 const XDP_DROP: u32 = 1;
 const XDP_TX: u32 = 3;
 /// Words of `struct scrub_control`.
-const CONTROL_WORDS: usize = 10;
+const CONTROL_WORDS: usize = 12;
 /// The map of `struct scrub_control`. Its number is the version of all maps' layout.
-const CONTROL: &str = ".data.scrub1";
+const CONTROL: &str = ".data.scrub2";
 /// The word of `learn_until`.
-const LEARN_UNTIL: usize = 8;
+const LEARN_UNTIL: usize = 10;
 /// The word of `stages`.
-const STAGES: usize = 9;
+const STAGES: usize = 11;
 /// Keys of a line of limits.
 const KEYS_PER_LINE: u32 = 4;
 /// Lines of flows for each line of limits.
@@ -106,8 +106,11 @@ pub struct Program {
     mode: Mode,
     generation: u32,
     limit_lines: u32,
-    table_key: u64,
+    /// Of the keys of limits, sources, flows, SYNs and meters.
+    secrets: [u64; 3],
     cookie_key: [u64; 2],
+    /// New tables begin with empty limits, sources and flows.
+    forgets: bool,
 }
 
 impl std::fmt::Debug for Program {
@@ -125,7 +128,8 @@ impl Program {
         Self::with(None, limit_keys)
     }
 
-    /// Makes the maps, and loads the program that decides alone, for [`rehearse`](Self::rehearse).
+    /// Makes the maps, and loads the program that decides alone, for [`rehearse`](Self::rehearse). With new tables, it
+    /// forgets limits, sources and flows.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -141,29 +145,31 @@ impl Program {
             mode: Mode::default(),
             generation: 0,
             limit_lines,
-            table_key: random_number(),
+            secrets: std::array::from_fn(|_| random_number()),
             cookie_key: [random_number(), random_number()],
+            forgets: program.is_some(),
             ..Self::over(object, cpus)?
         };
         program.write_control();
         Ok(program)
     }
 
-    /// Takes over the maps of a program that an earlier owner kept at this number of stages, with its tables, limits and
-    /// counters.
+    /// Takes over the maps of a program that an earlier owner kept at some stages, with its tables, limits and counters.
     ///
     /// # Errors
-    /// It is another version of the program, or none of this crate.
-    pub fn adopt(kept: &KeptProgram, stages: usize) -> Result<Self> {
+    /// It is another version of the program, or none of this crate; it is kept at other stages, too; or not all of them
+    /// have the same program.
+    pub fn adopt(kept: &[&KeptProgram]) -> Result<Self> {
         let cpus = libbpf_rs::num_possible_cpus().map_err(|error| load::failed("count", error))?;
         let Some(object) = load::kept_maps(kept)? else {
             return Err(Error::Usage(
-                "another version of sluice keeps its scrubber there: `sluice detach` of the interface removes it"
+                "another version of sluice keeps its scrubber there, or other scrubbers than one: `sluice detach` of \
+                 the interfaces removes them"
                     .into(),
             ));
         };
         let program = Self::over(object, cpus)?;
-        if program.control.get(STAGES) != stages as u64 {
+        if program.control.get(STAGES) != kept.len() as u64 {
             return Err(Error::Usage(
                 "the scrubber that was kept there has other interfaces, too: name all of them, or remove it by \
                  `sluice detach`"
@@ -178,8 +184,8 @@ impl Program {
             mode: Mode { monitor, resident, fail_closed, sample_dropped, sample_passed },
             generation,
             limit_lines: limit_mask + 1,
-            table_key: program.control.get(5),
-            cookie_key: [program.control.get(6), program.control.get(7)],
+            secrets: [5, 6, 7].map(|at| program.control.get(at)),
+            cookie_key: [8, 9].map(|at| program.control.get(at)),
             ..program
         })
     }
@@ -200,8 +206,9 @@ impl Program {
             mode: Mode::default(),
             generation: 0,
             limit_lines: 0,
-            table_key: 0,
+            secrets: [0; 3],
             cookie_key: [0; 2],
+            forgets: false,
         })
     }
 
@@ -223,10 +230,8 @@ impl Program {
             (self.limit_lines - 1, self.limit_lines * FLOW_LINES - 1),
         ];
         let pairs = pairs.map(|(first, second)| word_of(first, second));
-        let [key, other] = self.cookie_key;
-        for (word, value) in
-            (1..LEARN_UNTIL).zip(pairs.into_iter().chain([self.table_key, key, other]))
-        {
+        let values = pairs.into_iter().chain(self.secrets).chain(self.cookie_key);
+        for (word, value) in (1..LEARN_UNTIL).zip(values) {
             self.control.set(word, value);
         }
     }
@@ -304,11 +309,15 @@ impl Program {
         self.put("scrub_params", side, &tables.params)?;
         self.clear_counts(side);
         self.generation += 1;
+        if self.forgets {
+            self.secrets = std::array::from_fn(|_| random_number());
+        }
         // Pairs with the program's read of the generation: then it finds the parameters and empty counters.
         fence(Ordering::Release);
         self.write_control();
-        // Waits for packets of the old side, and frees its image.
-        self.put("scrub_images", side ^ 1, &descriptor(&empty))?;
+        // Waits for packets of the old side, and frees its image. It allocates nothing; and if it failed, the new tables
+        // would hold all the same.
+        let _ = self.put("scrub_images", side ^ 1, &descriptor(&empty));
         Ok(self.counts_of(side ^ 1))
     }
 

@@ -57,6 +57,9 @@ pub struct Record {
     pub conditions: RecordConditions,
 }
 
+/// Seeds that are tried until all keys have different hashes.
+const MAX_TRIES: usize = 100;
+
 /// Rules that have no tables.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RulesError {
@@ -76,6 +79,9 @@ pub enum RulesError {
         /// The order of the first one too many.
         order: u32,
     },
+    /// Keys of rules have equal hashes, whatever the seed.
+    #[error("the hashes of some rules' addresses are equal: name other networks, or use sets")]
+    EqualHashes,
 }
 
 /// Sizes of the tables.
@@ -154,7 +160,7 @@ impl RuleTables {
         }
         let conditions: Vec<_> = awkward.iter().map(|it| &records[*it].conditions).collect();
         let candidates = vectors::most_candidates(&conditions);
-        let mut tables = Self::place(&records, &placed, seed);
+        let mut tables = Self::place(&records, &placed, seed)?;
         for record in awkward.iter().map(|it| records[*it]) {
             tables.records.extend(record.conditions.encode(record.order, record.action, false));
         }
@@ -199,7 +205,14 @@ impl RuleTables {
     }
 
     /// Places all records that have a tuple. The seed is changed if hashes of keys are equal.
-    fn place(records: &[&Record], placed: &[(Vec<Keyed>, Choice); 2], mut seed: u64) -> Self {
+    ///
+    /// # Errors
+    /// Some are equal with every seed that was tried.
+    fn place(
+        records: &[&Record],
+        placed: &[(Vec<Keyed>, Choice); 2],
+        mut seed: u64,
+    ) -> Result<Self, RulesError> {
         let mut chains = Chains::new();
         let mut tuples = [Vec::new(), Vec::new()];
         for (at, (keyed, choice)) in placed.iter().enumerate() {
@@ -225,7 +238,9 @@ impl RuleTables {
                 chains.entry((numbers[tuple], key)).or_default().push(record.index);
             }
         }
+        let mut tries = 0..MAX_TRIES;
         let entries = loop {
+            tries.next().ok_or(RulesError::EqualHashes)?;
             let mut hashes: Vec<_> =
                 chains.keys().map(|(number, key)| hash(key, *number, seed)).collect();
             let entries = hashes.clone();
@@ -257,7 +272,16 @@ impl RuleTables {
         };
         let index = Buckets::build(&index, seed);
         let vectors = Vectors::of(&[]);
-        Self { records: lines, index, filter, tuples, seed, vectors, awkward_best: NONE, summary }
+        Ok(Self {
+            records: lines,
+            index,
+            filter,
+            tuples,
+            seed,
+            vectors,
+            awkward_best: NONE,
+            summary,
+        })
     }
 
     /// Returns the tables' sizes.

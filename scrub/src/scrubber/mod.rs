@@ -60,8 +60,9 @@ pub struct Scrubber {
     interfaces: Vec<Interface>,
     /// Why an interface is not in native mode.
     fallbacks: Vec<(String, String)>,
-    program: Program,
+    // Before the program: closing its buffer uses the descriptor of the program's map.
     samples: Samples,
+    program: Program,
     policy: Policy,
     learning_time: Duration,
     /// Counts of earlier policies.
@@ -116,11 +117,11 @@ impl Scrubber {
             taken.push((stage, resident));
         }
         let kept = taken.iter().map(|(stage, _)| stage.kept()).collect::<Result<Vec<_>>>()?;
-        let (mut program, is_adopted) = match kept.as_slice() {
-            [Some(first), others @ ..] if others.iter().all(Option::is_some) => {
-                (Program::adopt(first, interfaces.len())?, true)
-            }
-            all if all.iter().all(Option::is_none) => (Program::new(options.limit_keys)?, false),
+        let owned: Vec<_> = kept.iter().flatten().collect();
+        let is_adopted = !owned.is_empty();
+        let mut program = match owned.len() {
+            0 => Program::new(options.limit_keys)?,
+            count if count == interfaces.len() => Program::adopt(&owned)?,
             _ => {
                 return Err(Error::Usage(
                     "a scrubber was kept on some of these interfaces only: name those alone, or remove it by \

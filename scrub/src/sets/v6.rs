@@ -60,12 +60,20 @@ pub struct V6Table {
     seed: u64,
 }
 
+/// A product of two 32-bit sums, as `nh` in bpf/buckets.h.
+fn nh(word: u64, seed: u64) -> u64 {
+    let low = (word as u32).wrapping_add(seed as u32);
+    let high = ((word >> 32) as u32).wrapping_add((seed >> 32) as u32);
+    u64::from(low) * u64::from(high)
+}
+
 /// Returns a hash of 40 bits. As `v6_tag` in bpf/sets.h.
 fn tag(address: u128, length: u8, seed: u64) -> u64 {
     let (high, low) = ((address >> 64) as u64, address as u64);
-    let mixed = (high ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let mixed = (mixed ^ mixed >> 32 ^ low ^ u64::from(length)).wrapping_mul(seed | 1);
-    let mixed = (mixed ^ mixed >> 31).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    let seeds = [0x9e37_79b9_7f4a_7c15, 0xd6e8_feb8_6659_fd93].map(|it| seed.wrapping_mul(it));
+    let mixed =
+        nh(high, seed).wrapping_add(nh(low, seeds[0])).wrapping_add(nh(length.into(), seeds[1]));
+    let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
     // Never 0, as an entry.
     mixed >> INDEX_BITS | 1
 }
@@ -82,7 +90,7 @@ fn unique_tags(prefixes: &[(Prefix, Class)], seed: u64) -> (u64, Vec<u64>) {
         if sorted.windows(2).all(|it| it[0] != it[1]) {
             return (seed, tags);
         }
-        seed = seed.wrapping_add(1);
+        seed = seed.wrapping_mul(5).wrapping_add(1);
     }
 }
 
@@ -199,5 +207,18 @@ mod tests {
             let at: std::net::Ipv6Addr = address.parse().unwrap();
             assert_eq!(classes.membership(table.class(at.into())).sets, expected, "{address}");
         }
+    }
+    #[test]
+    fn tags_of_neighbors_differ() {
+        let mut prefixes: Vec<(Prefix, Class)> = Vec::new();
+        for (high, bits) in [(0x2001_0db8_0018_0000_u64, 64), (0xa001_0db8_0018_0000, 64)] {
+            prefixes.push((Prefix { address: u128::from(high) << 64, bits }, Class::default()));
+            for low in (0..=0xff).chain([1 << 63 | 1 << 31, 1 << 63, 1 << 31]) {
+                let address = u128::from(high) << 64 | low;
+                prefixes.push((Prefix { address, bits: 128 }, Class::default()));
+            }
+        }
+        let (_, tags) = unique_tags(&prefixes, 5);
+        assert_eq!(tags.len(), prefixes.len());
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::image::Image;
-use crate::policy::{ClassAction, Limit, LimitKey, Policy, Rate, RuleAction};
+use crate::policy::{AMPLIFICATION, ClassAction, Limit, LimitKey, Policy, Rate, RuleAction};
 
 /// Units of a limit's time in a nanosecond.
 pub const UNITS: u64 = 16;
@@ -61,10 +61,44 @@ impl Numbers {
 
 /// Appends `struct scrub_limit` of each limit. Returns the first line.
 pub(super) fn append(image: &mut Image, policy: &Policy) -> u32 {
-    image.append(policy.limits().zip(0..).map(|(limit, number)| encode(limit, number)))
+    let limits = policy.limits().zip(salts(policy)).zip(0..);
+    image.append(limits.map(|((limit, salt), number)| encode(limit, salt, number)))
 }
 
-fn encode(limit: &Limit, number: u16) -> [u8; 32] {
+/// Returns the salt of each limit, a hash of its name and of how it counts: so in the next policy, it goes on for each
+/// key, also at another rate.
+fn salts(policy: &Policy) -> Vec<u64> {
+    let mut salts = Vec::new();
+    let mut add = |owner: String, limits: &[Limit]| {
+        for (place, Limit { by, rate, .. }) in limits.iter().enumerate() {
+            let unit = if matches!(rate, Rate::Bits(_)) { "bits" } else { "packets" };
+            salts.push(hash(&format!("{owner}/{place}/{by:?}/{unit}")));
+        }
+    };
+    for rule in &policy.rules {
+        if let RuleAction::Limit(limits) = &rule.action {
+            add(format!("rule/{}", rule.name), limits);
+        }
+    }
+    for profile in &policy.profiles {
+        for (action, class) in profile.amplification.iter().zip(AMPLIFICATION) {
+            if let ClassAction::Limit(limits) = action {
+                add(format!("class/{}/{}", profile.name, class.name), limits);
+            }
+        }
+        add(format!("profile/{}", profile.name), &profile.limits);
+    }
+    salts
+}
+
+/// Returns the FNV-1a hash of a text, which is the same in every version.
+fn hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+fn encode(limit: &Limit, salt: u64, number: u16) -> [u8; 32] {
     let by = match limit.by {
         LimitKey::Source => 0,
         LimitKey::SourceNetwork => 1,
@@ -72,8 +106,6 @@ fn encode(limit: &Limit, number: u16) -> [u8; 32] {
         LimitKey::All => 3,
     };
     let mut bytes = [0; 32];
-    // Different for limits of different numbers; odd steps of 2^64.
-    let salt = (u64::from(number) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     bytes[..8].copy_from_slice(&salt.to_ne_bytes());
     bytes[8..16].copy_from_slice(&limit.rate.cost().to_ne_bytes());
     bytes[16..24].copy_from_slice(&units(limit.burst).to_ne_bytes());
@@ -81,4 +113,25 @@ fn encode(limit: &Limit, number: u16) -> [u8; 32] {
     bytes[25] = u8::from(matches!(limit.rate, Rate::Bits(_)));
     bytes[26..28].copy_from_slice(&crate::counters::limit(number.into()).to_ne_bytes());
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_keeps_its_salt_in_another_policy() {
+        let text = "[profile.default]\namplification = { dns = { packets = '1kpps' } }\n\
+                    limits = [{ packets = '2kpps', bits = '1Gbps' }]\n";
+        let rule = "[[rule]]\nname = 'a'\nmatch = {}\nlimit = { packets = '5kpps' }\n";
+        let [short, long] = [text.to_owned(), format!("{rule}{text}")].map(|text| {
+            let policy = Policy::parse(&text).unwrap();
+            let salts = salts(&policy);
+            assert_eq!(salts.len(), policy.limits().count());
+            salts
+        });
+        assert_eq!(short, long[1..]);
+        let different: std::collections::HashSet<_> = long.iter().collect();
+        assert_eq!(different.len(), 4);
+    }
 }

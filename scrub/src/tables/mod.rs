@@ -77,7 +77,7 @@ impl Tables {
         let first_profile = profiles::append(&mut image, profiles, &numbers);
         let (ports, classes) = profiles::append_classes(&mut image);
         let with = |action: SetAction| bits_of(policy, action);
-        let words = [seed, with(SetAction::Pass), with(SetAction::Drop)];
+        let words = [with(SetAction::Pass), with(SetAction::Drop)];
         let lines = [actions, first_limit, first_profile, ports, classes, 0];
         let mut params: Vec<u8> = words.iter().flat_map(|it| it.to_ne_bytes()).collect();
         params.extend(lines.iter().flat_map(|it| it.to_ne_bytes()));
