@@ -14,6 +14,7 @@ mod samples;
 mod service;
 mod sets;
 mod subscribers;
+mod template;
 mod top;
 
 use std::path::{Path, PathBuf};
@@ -25,6 +26,7 @@ use sluicegate_scrub::policy::Policy;
 
 const EXAMPLES: &str = "\
 Examples:
+  sluice scrub template web > policy.toml                a policy to start from
   sluice scrub check policy.toml
   sluice scrub explain policy.toml --src 203.0.113.7 --dst 198.18.0.80 --sport 11211 --size 1400
   sluice scrub rehearse policy.toml attack.pcap --peace trace.pcap
@@ -47,6 +49,9 @@ enum Action {
     /// Scrub what interfaces receive, until SIGINT
     #[command(override_usage = "sluice scrub run [OPTIONS] --policy FILE IFACE…")]
     Run(run::RunArgs),
+    /// Print a policy to start from
+    #[command(override_usage = "sluice scrub template web|server")]
+    Template(template::TemplateArgs),
     /// Check a policy
     #[command(override_usage = "sluice scrub check FILE")]
     Check(check::CheckArgs),
@@ -93,6 +98,7 @@ fn read_policy(path: &Path) -> Result<Policy> {
 pub fn scrub(args: Args) -> anyhow::Result<()> {
     match args.action {
         Action::Run(args) => run::run(args),
+        Action::Template(args) => template::template(&args),
         Action::Check(args) => check::check(&args),
         Action::Explain(args) => explain::explain(&args),
         Action::Rehearse(args) => rehearse::rehearse(&args),

@@ -218,6 +218,20 @@ fn the_name_of_the_sessions_set_is_reserved() {
 }
 
 #[test]
+fn templates_are_valid_policies() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("policy.toml");
+    for name in ["web", "server"] {
+        let template = run(&["scrub", "template", name]);
+        assert_eq!(template.status, Some(0), "{}", template.err);
+        std::fs::write(&file, template.out).unwrap();
+        let checked = run(&["scrub", "check", text(&file)]);
+        assert_eq!(checked.status, Some(0), "{}", checked.err);
+        assert!(checked.out.contains("valid: 0 protected networks, 0 sets"), "{}", checked.out);
+    }
+}
+
+#[test]
 fn a_pipe_is_no_policy_and_no_list() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("pipe");
