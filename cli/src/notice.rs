@@ -11,6 +11,7 @@ use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue};
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::termios::tcgetattr;
 use serde_json::{Value, json};
 use sluicegate::control::Answer;
@@ -24,6 +25,15 @@ use crate::advice;
 pub fn say(text: impl Display) {
     let text = text.to_string();
     let _ = writeln!(stderr(), "sluice: {}", printable(&advice::with_namespace(&text)));
+}
+
+/// Prints a message as [`say`] does, but skips it if stderr would block: a terminal was stopped, or a pipe is full.
+pub fn try_say(text: impl Display) {
+    let stderr = stderr();
+    let mut fds = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
+    if poll(&mut fds, PollTimeout::ZERO) != Ok(0) {
+        say(text);
+    }
 }
 
 /// Escapes control characters, such as those in a file's name, which a terminal would obey. Lines and tabs

@@ -226,6 +226,12 @@ impl Netlink {
         }
     }
 
+    /// Returns pairs of an interface and one directly above it: its bridge or bond, a VLAN or tunnel on it.
+    pub(super) fn lower_links(&mut self) -> Result<Vec<(u32, u32)>> {
+        let pairs = self.dump(libc::RTM_GETLINK, &link(0), parse_pairs);
+        Ok(pairs.map_err(|e| Error::system("list", "interfaces", e))?.concat())
+    }
+
     /// Returns the alias of an interface (`ip link set alias`), if it has one.
     ///
     /// # Errors
@@ -305,6 +311,17 @@ pub(super) fn parse_link(body: &[u8]) -> Option<Interface> {
         }
     }
     (!link.name.is_empty()).then_some(link)
+}
+
+/// Parses an interface; returns pairs of an interface and one directly above it.
+fn parse_pairs(body: &[u8]) -> Option<Vec<(u32, u32)>> {
+    let (index, attributes) = (word(body, 4)?, body.get(LINK_HEADER_BYTES..)?);
+    let number = |kind| attribute(attributes, kind).and_then(|value| word(value, 0));
+    // One in another namespace has its number there.
+    let is_local = attribute(attributes, libc::IFLA_LINK_NETNSID).is_none();
+    let lower = number(libc::IFLA_LINK).filter(|it| is_local && *it != index);
+    let upper = number(libc::IFLA_MASTER).map(|upper| (index, upper));
+    Some(upper.into_iter().chain(lower.map(|lower| (lower, index))).collect())
 }
 
 fn parse_address(body: &[u8]) -> Option<(u32, Address)> {

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use nix::errno::Errno;
 use serde_json::{Value, json};
 use sluicegate::error::{Error, Result};
 use sluicegate_scrub::policy::{PolicyError, read_networks};
-use sluicegate_scrub::scrubber::{Candidate, EditedPolicy, TimedFrame, Until};
+use sluicegate_scrub::scrubber::{Candidate, EditedPolicy, Removed, TimedFrame, Until};
 
 use super::read_policy;
 use super::run::has_place_for_session;
@@ -21,6 +22,8 @@ use crate::notice::failure;
 
 /// Answers that are kept until their clients ask for them.
 const MAX_ANSWERS: usize = 1024;
+/// Changes that wait.
+const MAX_WAITING: usize = 1024;
 
 /// A change.
 #[derive(Clone, Debug)]
@@ -30,9 +33,10 @@ pub enum Change {
         path: PathBuf,
         confirm: Option<Duration>,
     },
-    /// Returns to an earlier policy, which needs no check.
+    /// Returns to an earlier policy, which needs no check, with what was removed since.
     Return {
         policy: Arc<EditedPolicy>,
+        removed: Arc<Removed>,
     },
     AddEntries {
         set: String,
@@ -75,6 +79,8 @@ pub struct NextPolicy {
     pub edited: EditedPolicy,
     /// When the first of what was added ends.
     pub next_end: Option<Instant>,
+    /// What was added and did not fit.
+    pub removed: Removed,
     pub candidate: Candidate,
 }
 
@@ -86,6 +92,8 @@ pub struct Made {
     /// The changes that succeeded, with their answers.
     pub changes: Vec<(Numbered, Value)>,
     pub refused: Vec<(u64, Error)>,
+    /// The changes that were not made, because of an [interruption](Changes::interrupt).
+    pub postponed: Vec<Numbered>,
     /// The failure to remove entries that have expired.
     pub expiry: Option<Error>,
 }
@@ -93,6 +101,7 @@ pub struct Made {
 /// The thread, and the changes that it makes.
 struct Making {
     numbers: Vec<u64>,
+    interrupted: Arc<AtomicBool>,
     thread: io::Result<JoinHandle<Made>>,
 }
 
@@ -107,10 +116,16 @@ pub struct Changes {
 
 impl Changes {
     /// Adds a change. Returns its number.
-    pub fn push(&mut self, change: Change) -> u64 {
+    ///
+    /// # Errors
+    /// Too many wait.
+    pub fn push(&mut self, change: Change) -> Result<u64> {
+        if self.waiting.len() >= MAX_WAITING {
+            return Err(Error::Usage("too many changes wait; ask again later".into()));
+        }
         self.last += 1;
         self.waiting.push_back((self.last, change));
-        self.last
+        Ok(self.last)
     }
 
     /// Adds a change of the service before the others.
@@ -141,17 +156,33 @@ impl Changes {
             self.waiting.iter().position(replaces).map_or(self.waiting.len(), |it| it.max(1));
         let changes: Vec<_> = self.waiting.drain(..count).collect();
         let numbers = changes.iter().map(|it| it.0).collect();
-        let live = Arc::clone(live);
+        let (live, interrupted) = (Arc::clone(live), Arc::new(AtomicBool::new(false)));
+        let is_over = Arc::clone(&interrupted);
         let thread = std::thread::Builder::new().name("tables".into());
-        let thread = thread.spawn(move || make(&live, changes, &recent));
-        self.making = Some(Making { numbers, thread });
+        let thread = thread.spawn(move || make(&live, changes, &recent, &is_over));
+        self.making = Some(Making { numbers, interrupted, thread });
+    }
+
+    /// Stops the thread after the change that it makes now.
+    pub fn interrupt(&self) {
+        if let Some(making) = &self.making {
+            // Pairs with the loads in `make_changes`: an independent flag.
+            making.interrupted.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes changes wait again, before the others.
+    pub fn postpone(&mut self, changes: Vec<Numbered>) {
+        for change in changes.into_iter().rev() {
+            self.waiting.push_front(change);
+        }
     }
 
     /// Returns what was made, once it is complete. Then the waiting changes can start.
     pub fn take(&mut self) -> Option<Made> {
         let is_finished =
             |it: &mut Making| it.thread.as_ref().map_or(true, JoinHandle::is_finished);
-        let Making { numbers, thread } = self.making.take_if(is_finished)?;
+        let Making { numbers, thread, .. } = self.making.take_if(is_finished)?;
         let fail = |error: &dyn Fn() -> Error| {
             let refused: Vec<_> = numbers.iter().map(|it| (*it, error())).collect();
             let expiry = refused.is_empty().then(&error);
@@ -208,11 +239,16 @@ pub fn overtaken() -> Error {
 }
 
 /// Makes changes, and removes what has ended.
-fn make(live: &EditedPolicy, changes: Vec<Numbered>, recent: &[TimedFrame]) -> Made {
-    let mut made = make_changes(live, changes, recent);
+fn make(
+    live: &EditedPolicy,
+    changes: Vec<Numbered>,
+    recent: &[TimedFrame],
+    interrupted: &AtomicBool,
+) -> Made {
+    let mut made = make_changes(live, changes, recent, interrupted);
     let has_ended = live.next_end().is_some_and(|end| end <= Instant::now());
     if made.next.is_none() && has_ended {
-        match next(live.clone(), None) {
+        match next(live.clone(), Removed::default(), None) {
             Ok(next) => made.next = Some(next),
             Err(error) => made.expiry = Some(error),
         }
@@ -221,11 +257,17 @@ fn make(live: &EditedPolicy, changes: Vec<Numbered>, recent: &[TimedFrame]) -> M
 }
 
 /// Makes changes together; if that fails, one after the other, so that only those at fault are refused.
-fn make_changes(live: &EditedPolicy, changes: Vec<Numbered>, recent: &[TimedFrame]) -> Made {
+fn make_changes(
+    live: &EditedPolicy,
+    changes: Vec<Numbered>,
+    recent: &[TimedFrame],
+    interrupted: &AtomicBool,
+) -> Made {
     let mut made = Made::default();
     let (mut edited, mut done, mut is_checked) = (live.clone(), Vec::new(), false);
+    let mut removed = Removed::default();
     for (number, change) in &changes {
-        match change.make(&mut edited) {
+        match change.make(&mut edited, &mut removed) {
             Ok(answer) => {
                 is_checked |= change.is_checked();
                 done.push(((*number, change.clone()), answer));
@@ -236,13 +278,17 @@ fn make_changes(live: &EditedPolicy, changes: Vec<Numbered>, recent: &[TimedFram
     if done.is_empty() {
         return made;
     }
-    match next(edited, is_checked.then_some(recent)) {
+    match next(edited, removed, is_checked.then_some(recent)) {
         Ok(next) => (made.next, made.changes) = (Some(next), done),
         Err(error) if done.len() == 1 => made.refused.push((done[0].0.0, error)),
         Err(_) => {
-            for ((number, change), _) in done {
+            for (change, _) in done {
+                if interrupted.load(Ordering::Relaxed) {
+                    made.postponed.push(change);
+                    continue;
+                }
                 let live = made.next.as_ref().map_or(live, |it| &it.edited);
-                let one = make_changes(live, vec![(number, change)], recent);
+                let one = make_changes(live, vec![change], recent, interrupted);
                 made.next = one.next.or(made.next);
                 made.changes.extend(one.changes);
                 made.refused.extend(one.refused);
@@ -253,11 +299,15 @@ fn make_changes(live: &EditedPolicy, changes: Vec<Numbered>, recent: &[TimedFram
 }
 
 /// Makes a policy's tables, and checks them.
-fn next(mut edited: EditedPolicy, check: Option<&[TimedFrame]>) -> Result<NextPolicy> {
+fn next(
+    mut edited: EditedPolicy,
+    removed: Removed,
+    check: Option<&[TimedFrame]>,
+) -> Result<NextPolicy> {
     edited.expire(Instant::now());
     let candidate = Candidate::build(edited.policy())?;
     check.map_or(Ok(()), |recent| candidate.check(recent))?;
-    Ok(NextPolicy { next_end: edited.next_end(), edited, candidate })
+    Ok(NextPolicy { next_end: edited.next_end(), edited, removed, candidate })
 }
 
 impl Change {
@@ -272,8 +322,8 @@ impl Change {
         !matches!(self, Self::Return { .. } | Self::EndSession)
     }
 
-    /// Makes the change. Returns the answer.
-    fn make(&self, edited: &mut EditedPolicy) -> Result<Value> {
+    /// Makes the change. Returns the answer, and sets what a policy removed.
+    fn make(&self, edited: &mut EditedPolicy, removed: &mut Removed) -> Result<Value> {
         let usage = |error: PolicyError| Error::Usage(error.to_string());
         match self {
             Self::Apply { path, confirm } => {
@@ -283,11 +333,11 @@ impl Change {
                 } else if edited.session().is_some() {
                     has_place_for_session(&policy.sets)?;
                 }
-                let removed = edited.replace(policy);
-                Ok(json!({"applied": path, "removed": removed}))
+                *removed = edited.replace(policy);
+                Ok(json!({"applied": path, "removed": removed.texts()}))
             }
-            Self::Return { policy } => {
-                edited.replace(policy.base().clone());
+            Self::Return { policy, removed: since } => {
+                *removed = edited.return_to(policy, since, Instant::now());
                 Ok(Value::Null)
             }
             Self::AddEntries { set, networks, until } => {
@@ -342,8 +392,10 @@ mod tests {
     #[test]
     fn a_panic_refuses_the_changes_that_were_made() {
         let thread = std::thread::Builder::new().spawn(|| panic!("a test's"));
-        let mut changes =
-            Changes { making: Some(Making { numbers: vec![1, 2], thread }), ..Changes::default() };
+        let mut changes = Changes {
+            making: Some(Making { numbers: vec![1, 2], interrupted: Arc::default(), thread }),
+            ..Changes::default()
+        };
         let refused = made(&mut changes).refused;
         assert_eq!(refused.iter().map(|it| it.0).collect::<Vec<_>>(), [1, 2]);
         assert!(refused[0].1.to_string().contains("the thread panicked"), "{}", refused[0].1);
@@ -357,7 +409,7 @@ mod tests {
         for change in
             [delete(), delete(), Change::Apply { path: "/nowhere".into(), confirm: None }, delete()]
         {
-            changes.push(change);
+            changes.push(change).expect("room");
         }
         let live = Arc::new(EditedPolicy::default());
         for numbers in [&[1, 2][..], &[3], &[4]] {
@@ -375,7 +427,7 @@ mod tests {
         live.add("bad", &["192.0.2.1/32".parse().expect("a network")], Some(Instant::now()))
             .expect("a set");
         let change = Change::DeleteRule { name: "none".into() };
-        let made = make(&live, vec![(1, change)], &[]);
+        let made = make(&live, vec![(1, change)], &[], &AtomicBool::new(false));
         assert_eq!(made.refused.len(), 1);
         assert_eq!(made.next.expect("the entry has ended").edited.added("bad").len(), 0);
     }
@@ -383,11 +435,49 @@ mod tests {
     #[test]
     fn a_return_refuses_the_policies_that_wait() {
         let mut changes = Changes::default();
-        let applied = changes.push(Change::Apply { path: "/nowhere".into(), confirm: None });
-        changes.push(Change::DeleteRule { name: "none".into() });
+        let applied =
+            changes.push(Change::Apply { path: "/nowhere".into(), confirm: None }).expect("room");
+        changes.push(Change::DeleteRule { name: "none".into() }).expect("room");
         changes.refuse_policies();
         let answer = changes.find(applied).expect("it was answered").to_string();
         assert!(answer.contains("not confirmed meanwhile"), "{answer}");
         assert_eq!(changes.waiting.len(), 1);
+    }
+
+    #[test]
+    fn a_change_beyond_those_that_may_wait_is_refused() {
+        let mut changes = Changes::default();
+        let push = |changes: &mut Changes| changes.push(Change::DeleteRule { name: "none".into() });
+        for number in 1..=MAX_WAITING as u64 {
+            assert_eq!(push(&mut changes).expect("room"), number);
+        }
+        let error = push(&mut changes).expect_err("no room").to_string();
+        assert_eq!(error, "too many changes wait; ask again later");
+        changes.find(MAX_WAITING as u64 + 1).expect_err("it has no number");
+    }
+
+    #[test]
+    fn an_interruption_postpones_what_is_made_alone() {
+        // Neither has tables.
+        let ports: Vec<_> = (0..65).map(|it| it * 2).collect();
+        let rule = |name: &str| {
+            let text = format!(
+                "name = '{name}'\nmatch = {{ sport = {ports:?}, dport = {ports:?} }}\naction = 'drop'"
+            );
+            Change::AddRule { text, first: false, until: None }
+        };
+        let changes = || vec![(1, rule("a")), (2, rule("b"))];
+        let live = EditedPolicy::default();
+        let refused = make(&live, changes(), &[], &AtomicBool::new(false)).refused;
+        assert_eq!(refused.iter().map(|it| it.0).collect::<Vec<_>>(), [1, 2]);
+        let made = make(&live, changes(), &[], &AtomicBool::new(true));
+        assert_eq!(made.refused.len(), 0);
+        let mut waiting = Changes::default();
+        waiting.push(Change::DeleteRule { name: "none".into() }).expect("room");
+        waiting.postpone(made.postponed);
+        assert!(matches!(
+            &*waiting.waiting.make_contiguous(),
+            [(1, _), (2, _), (1, Change::DeleteRule { .. })]
+        ));
     }
 }

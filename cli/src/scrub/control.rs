@@ -8,9 +8,10 @@ use clap::Subcommand;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sluicegate::control::Client;
+use sluicegate::error::{Error, Result};
 
 use super::rules::RulesAction;
-use super::run::confirm_time;
+use super::run::whole_seconds;
 use super::sets::SetsAction;
 use super::subscribers::SampleChoice;
 use super::{SocketArgs, metrics, report};
@@ -45,7 +46,7 @@ pub enum Request {
         #[arg(value_name = "FILE")]
         policy: PathBuf,
         /// Return to the present policy after this time, unless `sluice scrub confirm` comes first
-        #[arg(long, value_name = "TIME", value_parser = confirm_time)]
+        #[arg(long, value_name = "TIME", value_parser = whole_seconds)]
         #[serde(rename = "confirm_s", default, with = "seconds")]
         confirm: Option<Duration>,
         #[command(flatten)]
@@ -116,6 +117,7 @@ pub fn ask(request: Request) -> anyhow::Result<()> {
         Request::Apply { policy, confirm, socket } => {
             // The scrubber has another working directory.
             let policy = std::path::absolute(policy)?;
+            check_path(&policy)?;
             let request = Request::Apply { policy, confirm, socket: socket.clone() };
             let answer = send(&socket, &request)?;
             for removed in answer["removed"].as_array().into_iter().flatten() {
@@ -157,6 +159,17 @@ pub fn ask(request: Request) -> anyhow::Result<()> {
         Request::Change { .. } | Request::Samples(_) => {}
     }
     Ok(())
+}
+
+/// Fails if a path cannot be sent.
+pub fn check_path(path: &Path) -> Result<()> {
+    match path.to_str() {
+        Some(_) => Ok(()),
+        None => Err(Error::Usage(format!(
+            "{}: the path is not UTF-8; give the file another name",
+            path.display()
+        ))),
+    }
 }
 
 /// Sends a request, and waits until the change that it makes is complete. An error of the scrubber becomes this

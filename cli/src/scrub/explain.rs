@@ -173,7 +173,7 @@ fn to_json(policy: &Path, frame: &[u8], explanation: &Explanation) -> Value {
         .map(|it| json!({"stage": it.stage.name(), "subject": it.subject, "result": it.result}));
     json!({
         "command": "scrub explain",
-        "policy": policy,
+        "policy": policy.display().to_string(),
         "bytes": frame.len(),
         "verdict": verdict_name(Some(explanation.decision.verdict)),
         "cause": explanation.cause,

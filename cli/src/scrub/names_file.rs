@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use sluicegate_scrub::scrubber::{CounterNames, Scrubber};
 
 use super::SocketArgs;
-use crate::notice::say;
+use crate::notice::try_say;
 
 /// Appends to a path's name. Names may have dots.
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
@@ -42,7 +42,7 @@ impl NamesFile {
             false => self.remove(),
         };
         if let Err(error) = updated {
-            say(format_args!(
+            try_say(format_args!(
                 "{}: the next run cannot continue the counters: {error}",
                 self.0.display()
             ));

@@ -235,8 +235,9 @@ impl<'a> Rehearsed<'a> {
         let all = self.rehearsal.all();
         let skipped =
             self.skipped.iter().map(|(it, count)| (it.name().to_owned(), (*count).into()));
+        let files: Vec<_> = self.files.iter().map(|it| it.display().to_string()).collect();
         json!({
-            "files": self.files,
+            "files": files,
             "packets": all.packets(),
             "sources": all.sources(),
             "skipped": skipped.collect::<Map<_, _>>(),
@@ -324,7 +325,7 @@ impl<'a> Table<'a> {
         });
         let mut value = json!({
             "command": "scrub rehearse",
-            "policy": self.policy,
+            "policy": self.policy.display().to_string(),
             "by": self.by,
             "rows": rows.collect::<Vec<_>>(),
         });

@@ -1,8 +1,11 @@
 //! Reports on passed and dropped packets, as text and JSON.
 
 use std::io::{self, Write, stdout};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::{Builder, JoinHandle};
 
 use serde_json::{Map, Value, json};
+use sluicegate::error::{Error, Result};
 use sluicegate_scrub::policy::Verdict;
 use sluicegate_scrub::program::Count;
 use sluicegate_scrub::scrubber::{NamedCause, NamedCount, Report};
@@ -50,7 +53,7 @@ pub fn to_json(state: &State<'_>) -> Value {
         "interfaces": state.interfaces,
         "mode": if state.fallbacks.is_empty() { state.attach } else { "skb" },
         "fallbacks": fallbacks.collect::<Vec<_>>(),
-        "policy": state.policy,
+        "policy": state.policy.display().to_string(),
         "monitor": state.mode.monitor,
         "sampling": {"dropped": state.mode.sample_dropped, "passed": state.mode.sample_passed},
         "elapsed_s": state.elapsed.as_secs_f64(),
@@ -119,13 +122,51 @@ pub fn publish(state: &State<'_>, as_json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints a line about the last second: on stderr, or as JSON on stdout.
-pub fn status_line(state: &State<'_>, as_json: bool) {
-    if as_json {
-        let _ = writeln!(stdout(), "{}", run_json(state));
-        return;
+/// Prints status lines by a thread, because a stopped terminal or a full pipe blocks it.
+pub struct StatusLines {
+    lines: SyncSender<String>,
+    thread: JoinHandle<()>,
+    as_json: bool,
+}
+
+impl StatusLines {
+    /// Starts the thread, for lines on stderr, or for JSON on stdout.
+    pub fn start(as_json: bool) -> Result<Self> {
+        let (lines, printed) = sync_channel(1);
+        let thread = Builder::new().name("lines".into()).spawn(move || {
+            for line in printed {
+                // A closed output does not stop the command.
+                match as_json {
+                    true => drop(writeln!(stdout(), "{line}")),
+                    false => say(line),
+                }
+            }
+        });
+        let thread = thread.map_err(|error| Error::start("the thread for status lines", error))?;
+        Ok(Self { lines, thread, as_json })
     }
-    let Some((time, recent)) = &state.recent else { return };
+
+    /// Prints a line about the last second. Skips it while an earlier one waits.
+    pub fn print(&self, state: &State<'_>) {
+        let line = match self.as_json {
+            true => Some(run_json(state).to_string()),
+            false => status_line(state),
+        };
+        if let Some(line) = line {
+            let _ = self.lines.try_send(line);
+        }
+    }
+
+    /// Waits until all lines are printed.
+    pub fn finish(self) {
+        drop(self.lines);
+        let _ = self.thread.join();
+    }
+}
+
+/// Returns a line about the last second.
+fn status_line(state: &State<'_>) -> Option<String> {
+    let (time, recent) = state.recent.as_ref()?;
     let pps = |verdict| show_pps(recent.total(verdict).packets as f64 / time.as_secs_f64());
     let most = recent.counts().into_iter().filter(|it| it.verdict == Some(Verdict::Drop));
     let most = most.max_by_key(|it| it.count.packets).filter(|it| it.count.packets > 0);
@@ -135,9 +176,5 @@ pub fn status_line(state: &State<'_>, as_json: bool) {
         0 => String::new(),
         _ => format!(", answered {}", pps(Verdict::Answer)),
     };
-    say(format_args!(
-        "passed {}, dropped {}{answered}{most}",
-        pps(Verdict::Pass),
-        pps(Verdict::Drop)
-    ));
+    Some(format!("passed {}, dropped {}{answered}{most}", pps(Verdict::Pass), pps(Verdict::Drop)))
 }

@@ -13,7 +13,7 @@ use sluicegate_scrub::scrubber::EditedPolicy;
 use super::SocketArgs;
 use super::changes::Change;
 use super::control::seconds;
-use super::run::confirm_time;
+use super::run::whole_seconds;
 use crate::units::show_duration;
 
 const ADD_EXAMPLES: &str = "\
@@ -45,7 +45,7 @@ pub enum RulesAction {
         #[serde(default)]
         first: bool,
         /// Delete it after this time: 10m, 1h30m
-        #[arg(long = "for", value_name = "TIME", value_parser = confirm_time)]
+        #[arg(long = "for", value_name = "TIME", value_parser = whole_seconds)]
         #[serde(rename = "for_s", default, with = "seconds")]
         time: Option<Duration>,
         #[command(flatten)]

@@ -18,8 +18,9 @@ use sluicegate_scrub::program;
 use sluicegate_scrub::scrubber::{Candidate, EditedPolicy, LIMIT_KEYS, Options, SESSION, Scrubber};
 
 use super::names_file::NamesFile;
+use super::report::{self, StatusLines};
 use super::service::ScrubService;
-use super::{SocketArgs, read_policy, report};
+use super::{SocketArgs, read_policy};
 use crate::notice;
 use crate::signals::Signals;
 use crate::units::{duration_in, interval};
@@ -68,8 +69,8 @@ pub struct RunArgs {
     limit_keys: u32,
 
     /// Stop after this time, unless `sluice scrub confirm` comes first; needed on the interface of the default
-    /// route, where the SSH session that runs the command passes until then
-    #[arg(long, value_name = "TIME", value_parser = confirm_time)]
+    /// route. The SSH session that runs the command passes until then
+    #[arg(long, value_name = "TIME", value_parser = whole_seconds)]
     confirm: Option<Duration>,
 
     /// Stop after this time: 5s, 1m30s
@@ -103,19 +104,33 @@ pub fn confirm_time(text: &str) -> Result<Duration, String> {
     duration_in(TIMES, text, "use a time from 1s to 365d")
 }
 
-/// Returns the address of the client of the SSH session that runs the command (ssh(1), SSH_CONNECTION).
-fn session() -> Option<IpAddr> {
-    let connection = std::env::var("SSH_CONNECTION").ok()?;
-    connection.split(' ').next()?.parse().ok()
+/// Parses a time as [`confirm_time`] does, in whole seconds, as requests have it.
+pub fn whole_seconds(text: &str) -> Result<Duration, String> {
+    match confirm_time(text)? {
+        time if time.subsec_nanos() > 0 => Err("use whole seconds".into()),
+        time => Ok(time),
+    }
 }
 
-/// Lets the SSH session pass until it confirms.
-fn set_session(edited: &mut EditedPolicy, interface: &str) -> Result<()> {
+/// Returns the address of the client of the SSH session that runs the command (ssh(1), SSH_CONNECTION).
+fn session() -> Option<IpAddr> {
+    client_of(&std::env::var("SSH_CONNECTION").ok()?)
+}
+
+fn client_of(connection: &str) -> Option<IpAddr> {
+    // A link-local address has a zone: fe80::1%eth0.
+    connection.split([' ', '%']).next()?.parse().ok()
+}
+
+/// Lets the SSH session pass until it confirms. `guarded` is an interface that carries the default route.
+fn set_session(edited: &mut EditedPolicy, guarded: Option<&String>) -> Result<()> {
     let Some(address) = session() else {
-        notice::say(format_args!(
-            "{interface} carries the default route, and SSH_CONNECTION is missing: the policy decides on an SSH \
-             session too; keep the variable with: sudo --preserve-env=SSH_CONNECTION"
-        ));
+        if let Some(name) = guarded {
+            notice::say(format_args!(
+                "{name} carries the default route, and SSH_CONNECTION is missing: the policy decides on an SSH \
+                 session too; keep the variable with: sudo --preserve-env=SSH_CONNECTION"
+            ));
+        }
         return Ok(());
     };
     has_place_for_session(edited.sets())?;
@@ -137,23 +152,32 @@ pub fn has_place_for_session(sets: &[Set]) -> Result<()> {
     Ok(())
 }
 
+/// Returns the interface by which a wrong policy may cut the user off.
+fn guarded(args: &RunArgs) -> Result<Option<&String>> {
+    for name in args.interfaces.iter().filter(|_| !args.monitor) {
+        if carries_default_route(args.netns.as_deref(), name)? {
+            return Ok(Some(name));
+        }
+    }
+    Ok(None)
+}
+
 /// Scrubs until a signal, the end of the time, or the interface's removal.
 pub fn run(args: RunArgs) -> anyhow::Result<()> {
     let mut edited = EditedPolicy::new(read_policy(&args.policy)?);
     let netns = args.netns.as_deref();
-    for name in &args.interfaces {
-        if args.monitor || !carries_default_route(netns, name)? {
-            continue;
-        }
-        if args.confirm.is_some() {
-            set_session(&mut edited, name)?;
-        } else {
+    let guarded = guarded(&args)?;
+    match guarded {
+        Some(name) if args.confirm.is_none() => {
             return Err(Error::Usage(format!(
                 "{name} carries this host's default route, and a wrong policy may cut you off; add --confirm 60s \
                  and confirm with `sluice scrub confirm`, or try it with --monitor"
             ))
             .into());
         }
+        // The host may be reached by another interface, too.
+        guarded if args.confirm.is_some() && !args.monitor => set_session(&mut edited, guarded)?,
+        _ => {}
     }
     let interfaces = args
         .interfaces
@@ -180,6 +204,7 @@ pub fn run(args: RunArgs) -> anyhow::Result<()> {
     }
     let mut server = Server::bind(&args.socket.path()?)?;
     let signals = Signals::catch()?;
+    let lines = StatusLines::start(args.json && args.interval.is_some())?;
     let candidate = Candidate::build(edited.policy())?;
     candidate.check(&[])?;
     let names = NamesFile::of(&args.socket, server.path());
@@ -189,17 +214,25 @@ pub fn run(args: RunArgs) -> anyhow::Result<()> {
     for (interface, reason) in scrubber.fallbacks() {
         notice::say(format_args!("{interface}: skb mode, a tenth as fast as native: {reason}"));
     }
+    let limit_keys = scrubber.limit_keys();
+    if limit_keys != program::limit_keys(args.limit_keys) {
+        notice::say(format_args!(
+            "the scrubber that was kept has {limit_keys} limit keys; to change their number, run `sluice scrub stop` first"
+        ));
+    }
     // After the scrubber: packets that it passes go on to the end of the chain, which redirects them.
     let _bridge = args.bridge.then(|| bridge(&args)).transpose()?;
     let attach = if args.mode.as_deref() == Some("skb") { "skb" } else { "native" };
     let (interfaces, policy) = (args.interfaces.clone(), args.policy.clone());
     let mut service = ScrubService::new(scrubber, edited, interfaces, attach, policy, names);
+    service.guard(guarded.cloned());
     match args.confirm {
         Some(_) => service.confirm_within(args.confirm),
         None => service.keep()?,
     }
-    let ended = serve(&args, &mut server, &signals, &mut service);
+    let ended = serve(&args, &mut server, &signals, &mut service, &lines);
     service.end();
+    lines.finish();
     report::publish(&service.state(), args.json)?;
     Ok(ended?)
 }
@@ -218,6 +251,7 @@ fn serve(
     server: &mut Server,
     signals: &Signals,
     service: &mut ScrubService,
+    lines: &StatusLines,
 ) -> Result<()> {
     let start = Instant::now();
     let usual = if stderr().is_terminal() { 1 } else { 10 };
@@ -231,11 +265,40 @@ fn serve(
             return Ok(());
         }
         if now >= next_line {
-            report::status_line(&service.state(), args.json && args.interval.is_some());
+            lines.print(&service.state());
             next_line = now + interval;
         }
         if signals.wait(now + TICK)? {
             return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_client_of_a_session_is_read_without_its_zone() {
+        for (connection, client) in [
+            ("198.51.100.77 5022 198.18.0.2 22", Some("198.51.100.77")),
+            ("fe80::1%eth0 5022 fe80::2%eth0 22", Some("fe80::1")),
+            ("UNKNOWN 65535 UNKNOWN 65535", None),
+        ] {
+            assert_eq!(client_of(connection), client.map(|it| it.parse().expect("an address")));
+        }
+    }
+
+    #[test]
+    fn times_of_requests_have_whole_seconds() {
+        assert_eq!(whole_seconds("1m30s"), Ok(Duration::from_secs(90)));
+        assert_eq!(whole_seconds("2000ms"), Ok(Duration::from_secs(2)));
+        for (text, error) in [
+            ("1500ms", "use whole seconds"),
+            ("1.5s", "use whole seconds"),
+            ("0s", "use a time from 1s to 365d"),
+        ] {
+            assert_eq!(whole_seconds(text), Err(error.into()), "{text}");
         }
     }
 }

@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 use sluicegate::control::{Answer, Service};
 use sluicegate::error::{Error, Result};
 use sluicegate_scrub::program::Mode;
-use sluicegate_scrub::scrubber::{EditedPolicy, Report, Scrubber};
+use sluicegate_scrub::scrubber::{EditedPolicy, Removed, Report, Scrubber};
 
 use super::changes::{Change, Changes, Made, OWN, overtaken};
 use super::control::Request;
 use super::names_file::NamesFile;
 use super::subscribers::Subscribers;
 use super::{report, rules, sets};
-use crate::notice::{answer, failure, say};
+use crate::notice::{answer, failure, try_say};
 
 /// Time between two readings of the counters, from which rates are computed.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
@@ -38,6 +38,8 @@ pub struct ScrubService {
     changes: Changes,
     subscribers: Subscribers,
     interfaces: Vec<String>,
+    /// The interface by which a wrong policy may cut the user off.
+    guarded: Option<String>,
     /// The mode in which the program was to be attached.
     attach: &'static str,
     path: PathBuf,
@@ -53,10 +55,30 @@ pub struct ScrubService {
 /// The action without confirmation.
 struct Unconfirmed {
     deadline: Instant,
-    /// The policy to return to, and its file; without one, the scrubber stops.
-    earlier: Option<(Arc<EditedPolicy>, PathBuf)>,
+    /// Without a policy to return to, the scrubber stops.
+    earlier: Option<Earlier>,
     /// The last change before the deadline passed, once it has.
     over: Option<u64>,
+}
+
+/// The last confirmed policy.
+struct Earlier {
+    policy: Arc<EditedPolicy>,
+    path: PathBuf,
+    /// What later policies removed.
+    removed: Arc<Removed>,
+}
+
+/// Frees a policy: of a million networks, this takes too long for the thread of the socket.
+fn drop_by_thread(policy: impl Send + 'static) {
+    let _ = std::thread::Builder::new().spawn(move || drop(policy));
+}
+
+/// Prints what was added and does not fit the policy that returns.
+fn say_removed(removed: &Removed) {
+    for text in removed.texts() {
+        try_say(format_args!("removed: {text}"));
+    }
 }
 
 /// The state of a scrubber, for reports.
@@ -100,6 +122,7 @@ impl ScrubService {
             changes: Changes::default(),
             subscribers,
             interfaces,
+            guarded: None,
             attach,
             path,
             names,
@@ -109,6 +132,11 @@ impl ScrubService {
             unconfirmed: None,
             done: false,
         }
+    }
+
+    /// Requires a confirmation of each policy, because a wrong one may cut the user off this interface.
+    pub fn guard(&mut self, interface: Option<String>) {
+        self.guarded = interface;
     }
 
     /// Stops after this time without confirmation.
@@ -124,7 +152,7 @@ impl ScrubService {
     ///
     /// # Errors
     /// It cannot be pinned.
-    pub fn keep(&self) -> Result<()> {
+    pub fn keep(&mut self) -> Result<()> {
         let mode = self.scrubber.mode();
         if mode.resident || mode.fail_closed { self.scrubber.keep() } else { Ok(()) }
     }
@@ -132,13 +160,16 @@ impl ScrubService {
     /// Ends the run: a scrubber that is not resident, or was stopped by a request, ends with it.
     pub fn end(&mut self) {
         match self.unconfirmed.take().map(|it| it.earlier) {
-            Some(Some((policy, path))) if !self.done && self.scrubber.mode().resident => {
-                say(format_args!("not confirmed: back to {}", path.display()));
-                let mut edited = (*self.edited).clone();
-                edited.replace(policy.base().clone());
-                edited.expire(Instant::now());
-                if let Err(error) = self.scrubber.apply(edited.policy()) {
-                    say(format_args!("the scrubber stops: {error}"));
+            Some(Some(Earlier { policy, path, removed }))
+                if !self.done && self.scrubber.mode().resident =>
+            {
+                try_say(format_args!("not confirmed: back to {}", path.display()));
+                let (mut edited, now) = ((*self.edited).clone(), Instant::now());
+                say_removed(&edited.return_to(&policy, &removed, now));
+                edited.expire(now);
+                if let Err(error) = self.scrubber.apply(edited.policy()).and_then(|()| self.keep())
+                {
+                    try_say(format_args!("the scrubber stops: {error}"));
                     self.done = true;
                 }
                 self.names.update(&self.scrubber);
@@ -185,12 +216,13 @@ impl ScrubService {
         let Some(it) = &mut self.unconfirmed else { return };
         it.over = Some(self.changes.last());
         match &it.earlier {
-            Some((_, path)) => {
-                say(format_args!("not confirmed: back to {}", path.display()));
+            Some(Earlier { path, .. }) => {
+                try_say(format_args!("not confirmed: back to {}", path.display()));
                 self.changes.refuse_policies();
+                self.changes.interrupt();
             }
             None => {
-                say("not confirmed: the scrubber stops");
+                try_say("not confirmed: the scrubber stops");
                 self.done = true;
             }
         }
@@ -205,7 +237,7 @@ impl ScrubService {
             return;
         }
         let tries = now >= self.next_try;
-        if let Some(change) = self.own_change().filter(|_| tries) {
+        if let Some(change) = self.own_change().filter(|_| tries || self.is_overdue()) {
             self.changes.push_own(change);
         }
         let has_ended = tries && self.next_end.is_some_and(|end| now >= end);
@@ -217,25 +249,42 @@ impl ScrubService {
     /// Returns the change that a confirmation or its absence needs.
     fn own_change(&self) -> Option<Change> {
         match &self.unconfirmed {
-            Some(Unconfirmed { over: Some(_), earlier: Some((policy, _)), .. }) => {
-                Some(Change::Return { policy: Arc::clone(policy) })
-            }
+            Some(Unconfirmed {
+                over: Some(_),
+                earlier: Some(Earlier { policy, removed, .. }),
+                ..
+            }) => Some(Change::Return { policy: Arc::clone(policy), removed: Arc::clone(removed) }),
             Some(_) => None,
             None => self.edited.session().map(|_| Change::EndSession),
         }
+    }
+
+    /// Returns true once the time to confirm is over, until the earlier policy has returned.
+    fn is_overdue(&self) -> bool {
+        self.unconfirmed.as_ref().is_some_and(|it| it.over.is_some())
+    }
+
+    /// Stops, because the earlier policy cannot return: the unconfirmed one must not stay.
+    fn stop_without_earlier(&mut self, error: &Error) {
+        try_say(format_args!(
+            "the scrubber stops, because the earlier policy cannot return: {error}"
+        ));
+        self.done = true;
     }
 
     /// Tries the service's own work again later, and prints the first of its failures.
     fn try_again(&mut self, what: &str, error: &Error) {
         self.next_try = Instant::now() + RETRY_INTERVAL;
         if !std::mem::replace(&mut self.has_failed, true) {
-            say(format_args!("{what}: {error}"));
+            try_say(format_args!("{what}: {error}"));
         }
     }
 
     fn install(&mut self, made: Made) {
+        self.changes.postpone(made.postponed);
         for (number, error) in made.refused {
             match number {
+                OWN if self.is_overdue() => self.stop_without_earlier(&error),
                 OWN => self.try_again("the present policy stays for now", &error),
                 _ => self.changes.answer(number, failure(&error)),
             }
@@ -244,18 +293,28 @@ impl ScrubService {
             self.try_again("what has ended stays for now", error);
         }
         let Some(next) = made.next else { return };
-        let over = self.unconfirmed.as_ref().and_then(|it| it.over);
-        let is_late = |(number, change): &(u64, Change)| {
-            matches!(change, Change::Apply { .. }) && over.is_some_and(|last| *number <= last)
-        };
         // A policy is made alone.
-        if let Some(((number, _), _)) = made.changes.iter().find(|it| is_late(&it.0)) {
-            self.changes.answer(*number, failure(&overtaken()));
+        let refused = made.changes.first().and_then(|((number, change), _)| {
+            self.refusal(*number, change).map(|error| (*number, failure(&error)))
+        });
+        if let Some((number, error)) = refused {
+            self.changes.answer(number, error);
             return;
         }
+        let is_tried =
+            made.changes.iter().any(|it| matches!(it.0.1, Change::Apply { confirm: Some(_), .. }));
+        if is_tried {
+            self.scrubber.release();
+        }
         if let Err(error) = self.scrubber.install(next.candidate) {
+            // The earlier policy stays.
+            if is_tried && self.unconfirmed.is_none() {
+                self.keep_again();
+            }
             // Changes of clients do not postpone the service's own.
-            if made.changes.iter().all(|it| it.0.0 == OWN) {
+            if made.changes.iter().any(|it| matches!(it.0.1, Change::Return { .. })) {
+                self.stop_without_earlier(&error);
+            } else if made.changes.iter().all(|it| it.0.0 == OWN) {
                 self.try_again("the earlier policy stays for now", &error);
             }
             for ((number, _), _) in made.changes.iter().filter(|it| it.0.0 != OWN) {
@@ -267,13 +326,22 @@ impl ScrubService {
         self.has_failed = false;
         self.next_end = next.next_end;
         let earlier = std::mem::replace(&mut self.edited, Arc::new(next.edited));
+        // A policy is made alone.
+        let mut removed = Some(next.removed);
         for ((number, change), answer) in made.changes {
             match change {
-                Change::Apply { path, confirm } => self.applied(path, confirm, &earlier),
+                Change::Apply { path, confirm } => {
+                    self.applied(path, confirm, &earlier, removed.take().unwrap_or_default());
+                }
                 Change::Return { .. } => {
-                    if let Some((_, path)) = self.unconfirmed.take().and_then(|it| it.earlier) {
+                    say_removed(&removed.take().unwrap_or_default());
+                    if let Some(Earlier { path, policy, removed }) =
+                        self.unconfirmed.take().and_then(|it| it.earlier)
+                    {
                         self.path = path;
+                        drop_by_thread((policy, removed));
                     }
+                    self.keep_again();
                 }
                 _ => {}
             }
@@ -281,28 +349,58 @@ impl ScrubService {
                 self.changes.answer(number, answer);
             }
         }
-        // To free a million networks takes too long for the socket's thread.
-        let _ = std::thread::Builder::new().spawn(move || drop(earlier));
+        drop_by_thread(earlier);
+    }
+
+    /// Returns the error of a policy that must not be applied now.
+    fn refusal(&self, number: u64, change: &Change) -> Option<Error> {
+        let Change::Apply { confirm, .. } = change else { return None };
+        let over = self.unconfirmed.as_ref().and_then(|it| it.over);
+        if over.is_some_and(|last| number <= last) {
+            return Some(overtaken());
+        }
+        let problem = match &self.guarded {
+            _ if confirm.is_some() => return None,
+            _ if self.unconfirmed.is_some() => {
+                "the present policy is not confirmed; run `sluice scrub confirm` first, or add --confirm 60s".into()
+            }
+            Some(name) => format!(
+                "{name} carries this host's default route, and a wrong policy may cut you off; add --confirm 60s and \
+                 confirm with `sluice scrub confirm`"
+            ),
+            None => return None,
+        };
+        Some(Error::Usage(problem))
     }
 
     /// Records that a policy was applied, and until when it is to be confirmed.
-    fn applied(&mut self, path: PathBuf, confirm: Option<Duration>, earlier: &Arc<EditedPolicy>) {
-        let earlier = (Arc::clone(earlier), std::mem::replace(&mut self.path, path));
+    fn applied(
+        &mut self,
+        path: PathBuf,
+        confirm: Option<Duration>,
+        earlier: &Arc<EditedPolicy>,
+        removed: Removed,
+    ) {
+        let earlier_path = std::mem::replace(&mut self.path, path);
+        let Some(time) = confirm else { return };
+        let deadline = Instant::now() + time;
         // A second unconfirmed policy returns to the last confirmed one, or stops if there is none.
-        let before = self.unconfirmed.take();
-        let is_first = before.as_ref().is_some_and(|it| it.earlier.is_none());
-        let earlier = before.map_or(Some(earlier), |it| it.earlier);
-        self.unconfirmed = confirm.map(|time| Unconfirmed {
-            deadline: Instant::now() + time,
-            earlier,
-            over: None,
-        });
-        // A policy that needs no confirmation confirms the run.
-        if is_first
-            && self.unconfirmed.is_none()
-            && let Err(error) = self.keep()
-        {
-            say(format_args!("the scrubber ends with its command: {error}"));
+        if let Some(it) = &mut self.unconfirmed {
+            it.deadline = deadline;
+            if let Some(earlier) = &mut it.earlier {
+                Arc::make_mut(&mut earlier.removed).extend(removed);
+            }
+            return;
+        }
+        let policy = Arc::clone(earlier);
+        let earlier = Earlier { policy, path: earlier_path, removed: Arc::new(removed) };
+        self.unconfirmed = Some(Unconfirmed { deadline, earlier: Some(earlier), over: None });
+    }
+
+    /// Keeps the program as [`keep`](Self::keep) does, and prints a failure.
+    fn keep_again(&mut self) {
+        if let Err(error) = self.keep() {
+            try_say(format_args!("the scrubber ends with its command: {error}"));
         }
     }
 
@@ -327,22 +425,22 @@ impl ScrubService {
         }
     }
 
-    fn change(&mut self, change: Change) -> Value {
-        json!({"change": self.changes.push(change)})
+    fn change(&mut self, change: Change) -> Result<Value> {
+        Ok(json!({"change": self.changes.push(change)?}))
     }
 
     fn act(&mut self, client: u64, request: Request) -> Result<Value> {
         match request {
             Request::Status { .. } => Ok(report::to_json(&self.state())),
             Request::Apply { policy: path, confirm, .. } => {
-                Ok(self.change(Change::Apply { path, confirm }))
+                self.change(Change::Apply { path, confirm })
             }
             Request::Sets(action) => match action {
                 sets::SetsAction::List { set, .. } => sets::list(&self.edited, set.as_deref()),
-                action => Ok(action.change().map_or(Value::Null, |it| self.change(it))),
+                action => action.change().map_or(Ok(Value::Null), |it| self.change(it)),
             },
             Request::Rules(action) => match action.change() {
-                Some(change) => Ok(self.change(change)),
+                Some(change) => self.change(change),
                 None => Ok(rules::list(&self.edited)),
             },
             Request::Change { number } => self.changes.find(number),
@@ -357,11 +455,9 @@ impl ScrubService {
             }
             Request::Confirm { .. } => match &self.unconfirmed {
                 Some(it) if it.over.is_none() => {
-                    if it.earlier.is_none() {
-                        self.keep()?;
-                    }
                     let left = it.deadline.saturating_duration_since(Instant::now());
-                    self.unconfirmed = None;
+                    self.keep()?;
+                    drop_by_thread(self.unconfirmed.take());
                     Ok(json!({"confirmed": self.path, "left_s": left.as_secs_f64()}))
                 }
                 Some(_) => Err(Error::Usage("the time to confirm is over".into())),

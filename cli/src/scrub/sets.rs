@@ -8,14 +8,14 @@ use clap::Subcommand;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use sluicegate::error::{Error, Result};
+use sluicegate::error::Result;
 use sluicegate_scrub::policy::{SetAction, parse_network};
 use sluicegate_scrub::scrubber::EditedPolicy;
 
 use super::SocketArgs;
 use super::changes::Change;
-use super::control::seconds;
-use super::run::confirm_time;
+use super::control::{check_path, seconds};
+use super::run::whole_seconds;
 use crate::units::{show_count, show_duration};
 
 /// Entries of a set that `list` shows.
@@ -36,7 +36,7 @@ pub enum SetsAction {
         #[serde(with = "networks")]
         networks: Vec<IpNet>,
         /// Delete them after this time: 10m, 1h30m
-        #[arg(long = "for", value_name = "TIME", value_parser = confirm_time)]
+        #[arg(long = "for", value_name = "TIME", value_parser = whole_seconds)]
         #[serde(rename = "for_s", default, with = "seconds")]
         time: Option<Duration>,
         #[command(flatten)]
@@ -66,7 +66,7 @@ pub enum SetsAction {
         #[arg(value_name = "FILE")]
         file: PathBuf,
         /// Delete them after this time: 10m, 1h30m
-        #[arg(long = "for", value_name = "TIME", value_parser = confirm_time)]
+        #[arg(long = "for", value_name = "TIME", value_parser = whole_seconds)]
         #[serde(rename = "for_s", default, with = "seconds")]
         time: Option<Duration>,
         #[command(flatten)]
@@ -129,9 +129,10 @@ impl SetsAction {
     }
 
     /// Makes paths absolute: the scrubber has another working directory.
-    pub fn absolute(mut self) -> io::Result<Self> {
+    pub fn absolute(mut self) -> anyhow::Result<Self> {
         if let Self::Load { file, .. } | Self::Replace { file, .. } = &mut self {
             *file = std::path::absolute(&*file)?;
+            check_path(file)?;
         }
         Ok(self)
     }
@@ -193,15 +194,7 @@ pub fn list(edited: &EditedPolicy, set: Option<&str>) -> Result<Value> {
         });
         return Ok(json!({"sets": sets.collect::<Vec<_>>()}));
     };
-    let known = edited.sets().iter().find(|it| it.name == name);
-    let Some(set) = known else {
-        // The error of any change.
-        return Err(edited
-            .clone()
-            .add(name, &[], None)
-            .err()
-            .unwrap_or(Error::Usage("no such set".into())));
-    };
+    let set = edited.find_set(name)?;
     let now = Instant::now();
     let added = edited.added(name).map(|(network, until)| {
         let mut entry = Map::new();

@@ -7,6 +7,8 @@ use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sluicegate::ring::now_ns;
+use sluicegate_scrub::cause::Cause;
+use sluicegate_scrub::counters;
 use sluicegate_scrub::policy::Verdict;
 use sluicegate_scrub::program::Mode;
 use sluicegate_scrub::scrubber::{NamedCause, NewSamples, Sample, Scrubber};
@@ -97,8 +99,10 @@ impl Subscribers {
         let now = now.map_or(0, |it| it.tv_sec() as u64 * 1_000_000_000 + it.tv_nsec() as u64);
         let epoch = now_ns() - now;
         for sample in samples {
-            let rule = names(sample.rule).filter(|_| sample.rule != 0);
-            let rule = rule.and_then(|it| rules.iter().find(|rule| rule.name == it.name));
+            let rule = match counters::cause(sample.rule) {
+                Some(Cause::Rule(at)) => rules.get(at),
+                _ => None,
+            };
             let rule = rule.map(|it| (it.name.as_str(), it.sample));
             let mut json = None;
             for it in self.0.values_mut().filter(|it| it.choice.includes(&sample, rule)) {

@@ -23,7 +23,7 @@ mod limit;
 mod tcp;
 mod text;
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 pub use amplification::{AMPLIFICATION, AmplificationClass, PayloadByte};
 pub use conditions::{AddressCondition, Conditions, FlagCondition, PayloadCondition, Range};
@@ -207,6 +207,29 @@ impl Policy {
         self.profiles.iter().any(|it| it.tcp.state)
     }
 
+    /// Reports whether packets of unknown TCP flows are dropped for a network where they pass with an earlier policy.
+    pub fn knows_more_flows(&self, earlier: &Self) -> bool {
+        if self.networks == earlier.networks && self.profiles == earlier.profiles {
+            return false;
+        }
+        let all = [IpNet::from(Ipv4Net::default()), Ipv6Net::default().into()];
+        let networks = self.networks.iter().chain(&earlier.networks).flat_map(|it| &it.networks);
+        networks.chain(&all).any(|it| self.knows_flows_to(it) && !earlier.knows_flows_to(it))
+    }
+
+    /// Reports whether packets of unknown TCP flows to a network are dropped. The longest protected one with it decides.
+    fn knows_flows_to(&self, network: &IpNet) -> bool {
+        let longest = |it: &ProtectedNetwork| {
+            let with_it = it.networks.iter().filter(|it| it.contains(network));
+            with_it.map(|it| it.prefix_len()).max().map(|length| (length, it.profile))
+        };
+        let profile = match self.networks.is_empty() {
+            true => Some(0),
+            false => self.networks.iter().filter_map(longest).max().map(|it| it.1),
+        };
+        profile.and_then(|it| self.profiles.get(it)).is_some_and(|it| it.tcp.state)
+    }
+
     /// Returns all limits, each once: of rules in their order, then of profiles (amplification classes first).
     /// A limit's number is its place here.
     pub fn limits(&self) -> impl Iterator<Item = &Limit> {
@@ -222,5 +245,44 @@ impl Policy {
             of_classes.chain(&profile.limits)
         });
         of_rules.chain(of_profiles)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flows_are_learned_where_a_policy_begins_to_know_them() {
+        let policy = |networks: &str| {
+            let profiles = "[profile.on]\ntcp = { state = 'on' }\n[profile.off]\n";
+            let networks = networks.split_whitespace().zip(0..).map(|(it, number)| {
+                let (profile, network) = it.split_once('=').unwrap();
+                format!("[protect.n{number}]\nnetworks = ['{network}']\nprofile = '{profile}'\n")
+            });
+            Policy::parse(&format!("{profiles}{}", networks.collect::<String>())).unwrap()
+        };
+        for (earlier, later, learns) in [
+            ("", "on=10.0.0.0/8", true),
+            ("on=10.0.0.0/8", "on=10.0.0.0/8", false),
+            ("on=10.0.0.0/8", "on=10.0.0.0/8 on=192.0.2.0/24", true),
+            ("on=10.0.0.0/8", "on=10.0.0.0/8 on=2001:db8::/32", true),
+            ("on=10.0.0.0/8 off=192.0.2.0/24", "on=10.0.0.0/8 on=192.0.2.0/24", true),
+            ("on=10.0.0.0/8", "on=10.1.0.0/16 off=192.0.2.0/24", false),
+            // Without the longer network, the shorter one decides.
+            ("on=10.0.0.0/8 off=10.1.0.0/16", "on=10.0.0.0/8", true),
+            ("on=10.0.0.0/8", "off=10.0.0.0/8", false),
+        ] {
+            let (earlier_policy, later_policy) = (policy(earlier), policy(later));
+            assert_eq!(
+                later_policy.knows_more_flows(&earlier_policy),
+                learns,
+                "{earlier}: {later}"
+            );
+        }
+        let all = Policy::parse("profile.default.tcp = { state = 'on' }").unwrap();
+        assert!(all.knows_more_flows(&Policy::default()));
+        assert!(all.knows_more_flows(&policy("on=10.0.0.0/8")));
+        assert!(!policy("on=10.0.0.0/8").knows_more_flows(&all));
     }
 }

@@ -57,9 +57,9 @@ const MAX_ANSWER: usize = 128;
 pub struct Mode {
     /// Decides, counts and samples, but drops nothing.
     pub monitor: bool,
-    /// Acts without a living owner.
+    /// Acts without a living owner, once it is [kept](Program::set_kept).
     pub resident: bool,
-    /// Drops everything without a living owner.
+    /// Drops everything without a living owner, once it is [kept](Program::set_kept).
     pub fail_closed: bool,
     /// Samples one of this number of dropped packets; 0 for none.
     pub sample_dropped: u32,
@@ -104,6 +104,8 @@ pub struct Program {
     cause: SharedCounters,
     cpus: usize,
     mode: Mode,
+    /// The mode may outlive its owner.
+    is_kept: bool,
     generation: u32,
     limit_lines: u32,
     /// Of the keys of limits, sources, flows, SYNs and meters.
@@ -138,7 +140,7 @@ impl Program {
     }
 
     fn with(program: Option<&str>, limit_keys: u32) -> Result<Self> {
-        let limit_lines = limit_keys.div_ceil(KEYS_PER_LINE).max(2).next_power_of_two();
+        let limit_lines = limit_lines(limit_keys);
         let cpus = libbpf_rs::num_possible_cpus().map_err(|error| load::failed("count", error))?;
         let object = load::maps(program, cpus as u32, limit_lines, limit_lines * FLOW_LINES)?;
         let program = Self {
@@ -204,6 +206,7 @@ impl Program {
             object,
             cpus,
             mode: Mode::default(),
+            is_kept: false,
             generation: 0,
             limit_lines: 0,
             secrets: [0; 3],
@@ -223,6 +226,7 @@ impl Program {
     /// Writes the control value, except the time.
     fn write_control(&self) {
         let Mode { monitor, resident, fail_closed, sample_dropped, sample_passed } = self.mode;
+        let [resident, fail_closed] = [resident, fail_closed].map(|it| it && self.is_kept);
         let pairs = [
             (self.generation, monitor.into()),
             (resident.into(), fail_closed.into()),
@@ -247,6 +251,12 @@ impl Program {
         self.write_control();
     }
 
+    /// Sets whether the program, without a living owner, acts or drops as its mode says. If not, it passes all.
+    pub fn set_kept(&mut self, is_kept: bool) {
+        self.is_kept = is_kept;
+        self.write_control();
+    }
+
     /// Returns how the program works.
     pub fn mode(&self) -> Mode {
         self.mode
@@ -256,6 +266,11 @@ impl Program {
     pub fn set_cookie_key(&mut self, key: [u64; 2]) {
         self.cookie_key = key;
         self.write_control();
+    }
+
+    /// Returns the number of sources and others that limits can tell apart.
+    pub fn limit_keys(&self) -> u32 {
+        self.limit_lines.saturating_mul(KEYS_PER_LINE)
     }
 
     /// Opens the buffers of samples: `pages` for each CPU. Reading calls `sample` for each one (`struct scrub_sample` and the
@@ -319,6 +334,15 @@ impl Program {
         // would hold all the same.
         let _ = self.put("scrub_images", side ^ 1, &descriptor(&empty));
         Ok(self.counts_of(side ^ 1))
+    }
+
+    /// Switches as [`switch`](Self::switch) does, and sets how the program works with the new tables.
+    ///
+    /// # Errors
+    /// As [`install`](Self::install). Then the mode stays, too.
+    pub fn switch_with(&mut self, mode: Mode, tables: &LoadedTables) -> Result<Vec<Count>> {
+        let earlier = std::mem::replace(&mut self.mode, mode);
+        self.switch(tables).inspect_err(|_| self.mode = earlier)
     }
 
     fn put(&self, map: &str, key: u32, value: &[u8]) -> Result<()> {
@@ -389,6 +413,15 @@ impl Program {
         let cause = cause.ok_or_else(|| failed(io::Error::other("it reported no cause").into()))?;
         Ok((Decision { verdict, cause }, answer))
     }
+}
+
+/// Returns the number of keys for which a program has room if it is made for `limit_keys`.
+pub fn limit_keys(limit_keys: u32) -> u32 {
+    limit_lines(limit_keys) * KEYS_PER_LINE
+}
+
+fn limit_lines(limit_keys: u32) -> u32 {
+    limit_keys.div_ceil(KEYS_PER_LINE).max(2).next_power_of_two()
 }
 
 /// Returns a number that nobody can guess.

@@ -40,6 +40,39 @@ pub struct AddedRule {
     pub until: Until,
 }
 
+/// What was added and did not fit another policy.
+#[derive(Clone, Debug, Default)]
+pub struct Removed {
+    entries: BTreeMap<String, BTreeMap<IpNet, Until>>,
+    /// Rules, and why they do not fit.
+    rules: Vec<(AddedRule, String)>,
+}
+
+impl Removed {
+    /// Adds what a later policy removed.
+    pub fn extend(&mut self, later: Self) {
+        for (set, mut entries) in later.entries {
+            self.entries.entry(set).or_default().append(&mut entries);
+        }
+        self.rules.extend(later.rules);
+    }
+
+    /// Describes the entries of each set, and each rule.
+    pub fn texts(&self) -> Vec<String> {
+        let entries = self.entries.iter().filter(|(_, entries)| !entries.is_empty());
+        let entries = entries.map(|(name, entries)| {
+            let count = match entries.len() {
+                1 => "1 added network".into(),
+                count => format!("{count} added networks"),
+            };
+            format!("{count} of set {name}, which the policy lacks")
+        });
+        let rules = self.rules.iter();
+        let rules = rules.map(|(it, why)| format!("the added rule {}: {why}", it.rule.name));
+        entries.chain(rules).collect()
+    }
+}
+
 impl EditedPolicy {
     /// Returns a policy without changes.
     pub fn new(base: Policy) -> Self {
@@ -78,6 +111,14 @@ impl EditedPolicy {
         &self.base.sets
     }
 
+    /// Returns a set of the policy.
+    ///
+    /// # Errors
+    /// The policy has no such set.
+    pub fn find_set(&self, name: &str) -> Result<&Set> {
+        self.set(name).map(|place| &self.base.sets[place])
+    }
+
     /// Returns the added entries of a set.
     pub fn added(&self, set: &str) -> impl ExactSizeIterator<Item = (&IpNet, &Until)> {
         static NONE: BTreeMap<IpNet, Until> = BTreeMap::new();
@@ -85,27 +126,54 @@ impl EditedPolicy {
     }
 
     /// Replaces the policy below. Returns what was added and does not fit the new one, which is removed.
-    pub fn replace(&mut self, base: Policy) -> Vec<String> {
+    pub fn replace(&mut self, base: Policy) -> Removed {
         self.base = base;
-        let mut removed = Vec::new();
-        self.entries.retain(|name, entries| {
-            let stays = self.base.sets.iter().any(|it| it.name == *name);
-            let count = match entries.len() {
-                1 => "1 added network".into(),
-                count => format!("{count} added networks"),
-            };
-            if !stays && !entries.is_empty() {
-                removed.push(format!("{count} of set {name}, which the policy lacks"));
-            }
-            stays
-        });
+        let has_set = |name: &String| self.base.sets.iter().any(|it| it.name == *name);
+        let entries = std::mem::take(&mut self.entries);
+        let (fitting, others) = entries.into_iter().partition(|(name, _)| has_set(name));
+        self.entries = fitting;
+        let mut removed = Removed { entries: others, rules: Vec::new() };
         for added in std::mem::take(&mut self.rules) {
-            match self.whole().parse_rule(&added.text) {
-                Ok(rule) => self.rules.push(AddedRule { rule, ..added }),
-                Err(error) => removed.push(format!("the added rule {}: {error}", added.rule.name)),
-            }
+            removed.rules.extend(self.fit_rule(added));
         }
         removed
+    }
+
+    /// Returns to an earlier policy, and adds again what later ones removed. Returns what does not fit it.
+    pub fn return_to(&mut self, earlier: &Self, removed: &Removed, now: Instant) -> Removed {
+        let mut unfit = self.replace(earlier.base.clone());
+        for (set, entries) in &removed.entries {
+            let entries = entries.iter().filter(|(_, until)| stays(until, now));
+            let mut entries: BTreeMap<_, _> = entries.map(|(it, until)| (*it, *until)).collect();
+            let present = match self.set(set) {
+                Ok(_) => self.entries.entry(set.clone()).or_default(),
+                Err(_) => unfit.entries.entry(set.clone()).or_default(),
+            };
+            // What was added since is newer.
+            entries.append(present);
+            *present = entries;
+        }
+        for (added, _) in removed.rules.iter().filter(|it| stays(&it.0.until, now)) {
+            unfit.rules.extend(self.fit_rule(added.clone()));
+        }
+        // Of rules, the first that matches acts: they have their earlier order.
+        let place =
+            |it: &AddedRule| earlier.rules.iter().position(|old| old.rule.name == it.rule.name);
+        self.rules.sort_by_key(|it| match place(it) {
+            None if it.first => (0, 0),
+            Some(place) => (1, place),
+            None => (2, 0),
+        });
+        unfit
+    }
+
+    /// Adds a rule, as read for the present policy. Returns one that does not fit it, and why.
+    fn fit_rule(&mut self, added: AddedRule) -> Option<(AddedRule, String)> {
+        match self.whole().parse_rule(&added.text) {
+            Ok(rule) => self.rules.push(AddedRule { rule, ..added }),
+            Err(error) => return Some((added, error.to_string())),
+        }
+        None
     }
 
     /// Adds entries to a set, or changes their end.
@@ -202,11 +270,10 @@ impl EditedPolicy {
 
     /// Deletes what has ended.
     pub fn expire(&mut self, now: Instant) {
-        let stays = |until: &Until| until.is_none_or(|end| end > now);
         for entries in self.entries.values_mut() {
-            entries.retain(|_, until| stays(until));
+            entries.retain(|_, until| stays(until, now));
         }
-        self.rules.retain(|it| stays(&it.until));
+        self.rules.retain(|it| stays(&it.until, now));
     }
 
     /// Returns the place of a set.
@@ -233,6 +300,11 @@ impl EditedPolicy {
             rules: self.rules().map(|it| it.0.clone()).collect(),
         }
     }
+}
+
+/// Returns false for what has ended.
+fn stays(until: &Until, now: Instant) -> bool {
+    until.is_none_or(|end| end > now)
 }
 
 #[cfg(test)]
@@ -323,7 +395,7 @@ mod tests {
             .add_rule("name = 'of good'\nmatch = { src_set = 'good' }\naction = 'pass'", true, None)
             .unwrap();
         let other = "[set.new]\nnetworks = ['::1']\n[set.bad]\nnetworks = ['::2']\n";
-        let removed = edited.replace(Policy::parse(other).unwrap());
+        let removed = edited.replace(Policy::parse(other).unwrap()).texts();
         assert_eq!(removed[0], "1 added network of set good, which the policy lacks");
         assert!(removed[1].starts_with("the added rule of good: "), "{removed:?}");
         let policy = edited.policy();
@@ -336,7 +408,42 @@ mod tests {
         let (mut edited, now) = (edited(), Instant::now());
         edited.add("bad", &[net("203.0.113.1")], Some(now)).unwrap();
         edited.expire(now);
-        assert_eq!(edited.replace(Policy::default()), [""; 0]);
+        assert_eq!(edited.replace(Policy::default()).texts(), [""; 0]);
+    }
+
+    #[test]
+    fn a_return_adds_again_what_was_removed() {
+        let (mut edited, now) = (edited(), Instant::now());
+        let later = Some(now + Duration::from_secs(60));
+        edited.add("good", &[net("203.0.113.1"), net("203.0.113.2")], later).unwrap();
+        edited.add("good", &[net("203.0.113.3")], Some(now)).unwrap();
+        edited.add("bad", &[net("203.0.113.4")], None).unwrap();
+        let mut rule = |name: &str, set, first, until| {
+            let text = format!("name = '{name}'\nmatch = {{ src_set = '{set}' }}\naction = 'pass'");
+            edited.add_rule(&text, first, until).unwrap()
+        };
+        for (name, set) in [("a", "good"), ("b", "bad"), ("c", "good")] {
+            rule(name, set, true, None);
+            rule(&format!("{name}{name}"), set, false, None);
+        }
+        rule("ended", "good", false, Some(now));
+        let earlier = edited.clone();
+        let bad = "[set.bad]\naction = 'drop'\nnetworks = []\n";
+        let mut removed = edited.replace(Policy::parse(bad).unwrap());
+        assert_eq!(names(&edited), ["b", "bb"]);
+        // Changes between two policies, of which none is confirmed.
+        edited.delete("bad", &[net("203.0.113.4")]).unwrap();
+        edited.add_rule("{ name = 'new', match = 'udp', action = 'drop' }", true, None).unwrap();
+        let other = format!("{bad}[set.good]\nnetworks = []\n[set.new]\nnetworks = []\n");
+        removed.extend(edited.replace(Policy::parse(&other).unwrap()));
+        edited.add("good", &[net("203.0.113.2")], None).unwrap();
+        edited.add("new", &[net("203.0.113.5")], None).unwrap();
+        let unfit = edited.return_to(&earlier, &removed, now).texts();
+        assert_eq!(unfit, ["1 added network of set new, which the policy lacks"]);
+        assert_eq!(names(&edited), ["new", "c", "b", "a", "telnet", "aa", "bb", "cc"]);
+        let added: Vec<_> = edited.added("good").map(|(it, until)| (*it, *until)).collect();
+        assert_eq!(added, [(net("203.0.113.1"), later), (net("203.0.113.2"), None)]);
+        assert_eq!(edited.added("bad").len(), 0, "it was deleted since");
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::program::{Count, LoadedTables, Mode, Program, random_number};
 use crate::tables::Tables;
 pub use candidate::{Candidate, TimedFrame};
 pub use counter_names::CounterNames;
-pub use edited::{AddedRule, EditedPolicy, SESSION, Until};
+pub use edited::{AddedRule, EditedPolicy, Removed, SESSION, Until};
 pub(crate) use report::Names;
 pub use report::{NamedCause, NamedCount, Report, StageName};
 use samples::Samples;
@@ -77,8 +77,7 @@ fn begin(
     options: &Options,
 ) -> Result<Vec<Count>> {
     learn_flows(program, policy, options.learning_time);
-    program.set_mode(options.mode);
-    program.switch(tables)
+    program.switch_with(options.mode, tables)
 }
 
 /// Describes a policy for `sluice claims`.
@@ -147,8 +146,7 @@ impl Scrubber {
         }
         program.set_stages(interfaces.len());
         let earlier = earlier.filter(|_| is_adopted).map(|it| it.report(&last)).unwrap_or_default();
-        stages.iter().for_each(ScrubStage::release);
-        Ok(Self {
+        let mut scrubber = Self {
             stages,
             interfaces: interfaces.to_vec(),
             fallbacks,
@@ -157,22 +155,30 @@ impl Scrubber {
             policy,
             learning_time: options.learning_time,
             earlier,
-        })
+        };
+        scrubber.release();
+        Ok(scrubber)
     }
 
-    /// Keeps the program when this value ends, on all interfaces or on none.
+    /// Keeps the program when this value ends, on all interfaces or on none. Then it works without its process, as its
+    /// [`Mode`] says.
     ///
     /// # Errors
-    /// It cannot be pinned.
-    pub fn keep(&self) -> Result<()> {
+    /// It cannot be pinned. Then it is not kept.
+    pub fn keep(&mut self) -> Result<()> {
         let mut stages = self.stages.iter().zip(&self.interfaces);
-        stages
-            .try_for_each(|(stage, interface)| stage.keep(interface))
-            .inspect_err(|_| self.release())
+        let kept = stages.try_for_each(|(stage, interface)| stage.keep(interface));
+        match kept {
+            Ok(()) => self.program.set_kept(true),
+            Err(_) => self.release(),
+        }
+        kept
     }
 
-    /// Lets the program end with this value, also if it was kept.
-    pub fn release(&self) {
+    /// Makes the program end with this value, even if it was kept. If the process is killed, packets pass.
+    pub fn release(&mut self) {
+        // The interface's resident program may stay, and run the stage.
+        self.program.set_kept(false);
         self.stages.iter().for_each(ScrubStage::release);
     }
 
@@ -180,6 +186,11 @@ impl Scrubber {
     /// kept.
     pub fn counter_names(&self) -> CounterNames {
         CounterNames::of(&self.policy, &self.earlier)
+    }
+
+    /// Returns the number of sources and others that limits can tell apart. A program that was kept has its own.
+    pub fn limit_keys(&self) -> u32 {
+        self.program.limit_keys()
     }
 
     /// Returns the interfaces that are not in native mode, and why.
@@ -205,7 +216,7 @@ impl Scrubber {
     /// # Errors
     /// Too little memory. Then the earlier policy stays.
     pub fn install(&mut self, candidate: Candidate) -> Result<()> {
-        if !self.policy.knows_flows() {
+        if candidate.policy.knows_more_flows(&self.policy) {
             learn_flows(&self.program, &candidate.policy, self.learning_time);
         }
         let last = self.program.switch(&candidate.tables)?;

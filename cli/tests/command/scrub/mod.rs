@@ -120,6 +120,11 @@ impl<'a> Scrubber<'a> {
         run(&[&arguments[..], &addresses].concat()).good();
     }
 
+    /// The file of its first policy.
+    pub fn policy(&self) -> PathBuf {
+        self.folder.path().join("policy.toml")
+    }
+
     /// Writes a file in its folder.
     pub fn file(&self, name: &str, text: &str) -> PathBuf {
         let path = self.folder.path().join(name);
@@ -165,13 +170,36 @@ fn an_unconfirmed_policy_is_taken_back_and_additions_stay() {
     let scrubber = Scrubber::start(&lab, SETS, &[]);
     let other = scrubber.file("other.toml", "[set.bad]\naction = 'drop'\nnetworks = []\n");
     scrubber.ask(&["sets", "add", "bad", "2001:db8::/32", "198.51.100.1"]);
-    scrubber.ask(&["sets", "add", "good", "192.0.3.0/24"]);
-    let ended = scrubber.try_ask(&["apply", text(&other), "--confirm", "1s"]);
+    scrubber.ask(&["sets", "add", "good", "203.0.113.7"]);
+    scrubber.ask(&["sets", "add", "good", "192.0.3.0/24", "--for", "1s"]);
+    let rule = "{ name = 'of good', match = { src_set = 'good' }, action = 'continue' }";
+    scrubber.ask(&["rules", "add", rule]);
+    let ended = scrubber.try_ask(&["apply", text(&other), "--confirm", "2s"]);
     assert_eq!(ended.status, Some(0), "{}", ended.err);
-    assert!(ended.err.contains("removed: 1 added network of set good, which"), "{}", ended.err);
+    assert!(ended.err.contains(" of set good, which"), "{}", ended.err);
+    assert!(ended.err.contains("removed: the added rule of good: "), "{}", ended.err);
     let sets = || scrubber.json(&["sets", "list"])["sets"].clone();
     eventually("it is taken back", || sets()[0]["name"] == "good");
-    assert_eq!(sets()[1]["added"], 2);
+    assert_eq!((&sets()[0]["added"], &sets()[1]["added"]), (&1.into(), &2.into()));
+    assert_eq!(scrubber.json(&["rules", "list"])["rules"][0]["name"], "of good");
+    scrubber.send(10, "203.0.113.7", "set", "good");
+    scrubber.send(10, "203.0.113.9", "set", "bad");
+}
+
+#[test]
+fn an_applied_policy_does_not_confirm_another_one() {
+    let Some(lab) = lab() else { return };
+    let scrubber = Scrubber::start(&lab, SETS, &["--confirm", "60s"]);
+    let other = scrubber.file("other.toml", "[set.bad]\naction = 'drop'\nnetworks = []\n");
+    let unconfirmed = || scrubber.json(&["status"])["confirm_within_s"].is_f64();
+    scrubber.refused(&["apply", text(&other)], "the present policy is not confirmed; run `sluice");
+    assert!(unconfirmed());
+    scrubber.ask(&["apply", text(&other), "--confirm", "60s"]);
+    scrubber.refused(&["apply", text(&scrubber.policy())], "the present policy is not confirmed");
+    assert!(unconfirmed());
+    scrubber.ask(&["confirm"]);
+    scrubber.ask(&["apply", text(&scrubber.policy())]);
+    assert!(!unconfirmed());
     scrubber.send(10, "203.0.113.9", "set", "bad");
 }
 
@@ -192,6 +220,47 @@ fn the_session_on_the_default_route_passes_until_it_confirms() {
         scrubber.generate(1, "198.51.100.77");
         scrubber.count("set", "bad") > before
     });
+}
+
+#[test]
+fn a_default_route_by_an_interface_above_needs_a_confirmation() {
+    let Some(lab) = lab_with(&["ip"]) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("policy.toml");
+    std::fs::write(&file, SETS).unwrap();
+    let (netns, socket) = (lab.netns("right"), folder.path().join("socket"));
+    let place = ["--netns", &netns, "--control", text(&socket)];
+    let arguments = [&["scrub", "run", "right0", "--policy", text(&file)], &place[..]].concat();
+    for setup in [
+        "ip link add link right0 name upper type vlan id 10",
+        "ip link add upper type bridge; ip link set right0 master upper",
+    ] {
+        let script = format!("{setup}; ip link set upper up; ip route add default dev upper");
+        let ended = on(&lab, "right", &["sh", "-ec", &script]);
+        if ended.err.contains("Unknown device type") {
+            println!("skipped: needs the kernel's devices of `{setup}`");
+            continue;
+        }
+        assert_eq!(ended.status, Some(0), "{}", ended.err);
+        refused(&arguments, "right0 carries this host's default route");
+        assert_eq!(on(&lab, "right", &["ip", "link", "del", "upper"]).status, Some(0));
+    }
+}
+
+#[test]
+fn a_policy_on_the_default_route_is_applied_with_a_confirmation() {
+    let Some(lab) = lab_with(&["ip"]) else { return };
+    let route = ["ip", "route", "add", "default", "via", "198.18.0.1", "dev", "right0"];
+    assert_eq!(on(&lab, "right", &route).status, Some(0));
+    let scrubber = Scrubber::start(&lab, SETS, &["--confirm", "60s"]);
+    scrubber.ask(&["confirm"]);
+    let policy = scrubber.policy();
+    scrubber.refused(&["apply", text(&policy)], "add --confirm 60s");
+    scrubber.ask(&["apply", text(&policy), "--confirm", "60s"]);
+    scrubber.ask(&["confirm"]);
+    scrubber.stop();
+    let scrubber = Scrubber::start(&lab, SETS, &["--monitor"]);
+    scrubber.ask(&["apply", text(&scrubber.policy())]);
 }
 
 #[test]

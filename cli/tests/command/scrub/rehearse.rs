@@ -1,4 +1,6 @@
+use std::ffi::OsStr;
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Stdio;
@@ -107,6 +109,33 @@ fn packets_and_sources_are_counted_by_what_decides() {
     assert_eq!(cells, ["0", "0", "0", "0", "1", "20", "1", "33.3"], "{table}");
     let total = table.lines().last().unwrap().split_whitespace().collect::<Vec<_>>();
     assert_eq!(total, ["all", "drop", "40", "100", "4", "100", "1", "20", "1", "33.3"], "{table}");
+}
+
+#[test]
+fn paths_may_be_other_than_utf8() {
+    let scratch = Scratch::with_policy(POLICY);
+    let [policy, attack] =
+        [b"policy-\xff", b"attack-\xff"].map(|it| scratch.0.path().join(OsStr::from_bytes(it)));
+    std::fs::copy(scratch.policy(), &policy).unwrap();
+    capture(&attack, &[(0, udp(1, 19))]);
+    let result = |command: &str, more: &[&OsStr]| {
+        let mut command = sluice(&["scrub", command, "--json"]);
+        let ended = ended(command.arg(&policy).args(more));
+        assert_eq!(ended.status, Some(0), "{}", ended.err);
+        serde_json::from_str::<Value>(&ended.out).unwrap()
+    };
+    let shown = |value: &Value| value.as_str().unwrap().ends_with("-\u{fffd}");
+    let value = result("rehearse", &[attack.as_os_str(), "--oracle".as_ref()]);
+    assert!(shown(&value["policy"]) && shown(&value["attack"]["files"][0]), "{value}");
+    assert!(shown(&result("explain", &["--sport".as_ref(), "19".as_ref()])["policy"]));
+    // A request has them as texts.
+    let socket = scratch.file("socket");
+    for words in [&["apply"][..], &["sets", "load", "bad"]] {
+        let mut command = sluice(&[&["scrub"], words].concat());
+        let ended = ended(command.arg(&policy).arg("--control").arg(&socket));
+        assert_eq!(ended.status, Some(2), "{}", ended.err);
+        assert!(ended.err.contains("policy-\u{fffd}: the path is not UTF-8"), "{}", ended.err);
+    }
 }
 
 #[test]

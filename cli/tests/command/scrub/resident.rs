@@ -31,6 +31,43 @@ fn has_dropped(lab: &Lab, packets: u64) {
     eventually("they are dropped", || claims(lab)["claims"][0]["dropped"] == packets);
 }
 
+/// Drops all.
+const ALL: &str = "[set.bad]\naction = 'drop'\nnetworks = ['0.0.0.0/0']\n";
+/// Drops nothing.
+const NONE: &str = "[set.bad]\naction = 'drop'\nnetworks = []\n";
+
+/// UDP packets without a listener that the right host has received.
+fn received(lab: &Lab) -> u64 {
+    let snmp = on(lab, "right", &["cat", "/proc/net/snmp"]).out;
+    let values = snmp.lines().filter(|it| it.starts_with("Udp:")).nth(1).unwrap().to_owned();
+    values.split(' ').nth(2).unwrap().parse().unwrap()
+}
+
+/// Sends 10 UDP packets to the right host.
+fn send_to_host(lab: &Lab) {
+    let mac = on(lab, "right", &["cat", "/sys/class/net/right0/address"]).out;
+    let left = lab.netns("left");
+    let arguments = ["generate", "packet:left0", "--netns", &left, "--count", "10", "--dport", "9"];
+    let addresses = ["--src", "198.18.0.1", "--dst", "198.18.0.2", "--dmac", mac.trim()];
+    assert_eq!(run(&[&arguments[..], &addresses].concat()).status, Some(0));
+}
+
+/// Sends packets that the right host receives.
+fn reach_host(lab: &Lab) {
+    let before = received(lab);
+    send_to_host(lab);
+    eventually("the host gets them", || received(lab) == before + 10);
+}
+
+/// Sends packets that arrive at the interface, but do not reach the right host.
+fn miss_host(lab: &Lab) {
+    let total = || claims(lab)["program"]["packets"].as_u64().unwrap();
+    let (before, so_far) = (received(lab), total());
+    send_to_host(lab);
+    eventually("they arrive at the interface", || total() >= so_far + 10);
+    assert_eq!(received(lab), before, "none reaches the host");
+}
+
 #[test]
 fn a_resident_scrubber_survives_its_command_and_the_next_one_takes_it_over() {
     let Some(lab) = lab() else { return };
@@ -94,38 +131,68 @@ fn an_unconfirmed_policy_does_not_survive_its_command() {
 }
 
 #[test]
+fn a_command_that_is_killed_before_a_confirmation_fails_open() {
+    let Some(lab) = lab() else { return };
+    let netns = lab.netns("right");
+    // The resident program stays, and could run the stage.
+    let Some(_attached) = Attached::to(&netns, &[]) else { return };
+    for kept in [&["--resident"][..], &["--fail", "closed"]] {
+        let scrubber = Scrubber::start(&lab, ALL, &[kept, &["--confirm", "60s"]].concat());
+        scrubber.send(10, "198.18.0.1", "set", "bad");
+        scrubber.kill();
+        reach_host(&lab);
+        let scrubber = Scrubber::start(&lab, NONE, kept);
+        let all = scrubber.file("all.toml", ALL);
+        scrubber.ask(&["apply", text(&all), "--confirm", "60s"]);
+        scrubber.send(10, "198.18.0.1", "set", "bad");
+        scrubber.kill();
+        reach_host(&lab);
+    }
+}
+
+#[test]
+fn a_command_that_is_killed_after_a_confirmation_keeps_its_policy() {
+    let Some(lab) = lab() else { return };
+    let netns = lab.netns("right");
+    let Some(_attached) = Attached::to(&netns, &[]) else { return };
+    for kept in [&["--resident"][..], &["--fail", "closed"]] {
+        let scrubber = Scrubber::start(&lab, ALL, &[kept, &["--confirm", "60s"]].concat());
+        scrubber.ask(&["confirm"]);
+        scrubber.kill();
+        miss_host(&lab);
+        let scrubber = Scrubber::start(&lab, NONE, kept);
+        let all = scrubber.file("all.toml", ALL);
+        scrubber.ask(&["apply", text(&all), "--confirm", "60s"]);
+        scrubber.ask(&["confirm"]);
+        scrubber.kill();
+        miss_host(&lab);
+        // A policy that returned was confirmed before.
+        let scrubber = Scrubber::start(&lab, ALL, kept);
+        let none = scrubber.file("none.toml", NONE);
+        scrubber.ask(&["apply", text(&none), "--confirm", "1s"]);
+        let is_back = || scrubber.json(&["status"])["policy"] == text(&scrubber.policy());
+        eventually("it is taken back", is_back);
+        scrubber.kill();
+        miss_host(&lab);
+    }
+}
+
+#[test]
 fn a_killed_command_fails_open_or_closed() {
     let Some(lab) = lab() else { return };
     let netns = lab.netns("right");
     let Some(_attached) = Attached::to(&netns, &[]) else { return };
-    let received = || {
-        let snmp = on(&lab, "right", &["cat", "/proc/net/snmp"]).out;
-        let values = snmp.lines().filter(|it| it.starts_with("Udp:")).nth(1).unwrap().to_owned();
-        values.split(' ').nth(2).unwrap().parse::<u64>().unwrap()
-    };
     for (fail, passes) in [("open", true), ("closed", false)] {
         let scrubber = Scrubber::start(&lab, SETS, &["--fail", fail]);
         scrubber.send(10, "203.0.113.9", "set", "bad");
         scrubber.kill();
-        let (before, mac) =
-            (received(), on(&lab, "right", &["cat", "/sys/class/net/right0/address"]).out);
-        let left = lab.netns("left");
-        let arguments =
-            ["generate", "packet:left0", "--netns", &left, "--count", "10", "--dport", "9"];
-        let addresses = ["--src", "198.18.0.1", "--dst", "198.18.0.2", "--dmac", mac.trim()];
-        assert_eq!(run(&[&arguments[..], &addresses].concat()).status, Some(0));
         if passes {
-            eventually("the host gets them", || received() == before + 10);
+            reach_host(&lab);
         } else {
-            let total = || claims(&lab)["program"]["packets"].as_u64().unwrap();
-            let so_far = total();
-            assert_eq!(run(&[&arguments[..], &addresses].concat()).status, Some(0));
-            eventually("they arrive at the interface", || total() >= so_far + 10);
-            assert_eq!(received(), before, "{fail}: none reaches the host");
+            miss_host(&lab);
             // The next run, which ends, opens it again.
             assert_eq!(Scrubber::start(&lab, SETS, &[]).stop().status, Some(0));
-            assert_eq!(run(&[&arguments[..], &addresses].concat()).status, Some(0));
-            eventually("the host gets them", || received() == before + 10);
+            reach_host(&lab);
         }
     }
 }
