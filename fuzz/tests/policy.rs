@@ -34,6 +34,8 @@ const LINES: &[&str] = &[
     "amplification = 'drop'",
     "fragments = 'drop'",
     "default = 'drop'",
+    "challenge = 'dns'",
+    "above = '5kpps'",
     "sample = 9",
     "mark = 'ef'",
 ];

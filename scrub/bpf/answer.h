@@ -65,10 +65,12 @@ static __always_inline void write_tcp(struct answer_tcp *tcp, const struct scrub
 	tcp->urgent = 0;
 }
 
-static __always_inline void write_v4(struct answer_v4 *ip, const struct scrub_packet *packet)
+/* Writes the IPv4 header in front of `bytes`. */
+static __always_inline void write_v4(struct answer_v4 *ip, const struct scrub_packet *packet, __u8 protocol,
+				     __u32 bytes)
 {
-	__u32 length = sizeof(*ip) + sizeof(struct answer_tcp);
-	__u64 sum = 0x4500 + length + IP_DF + (ANSWER_TTL << 8 | IPPROTO_TCP) + sum_words(packet->src_high) +
+	__u32 length = sizeof(*ip) + bytes;
+	__u64 sum = 0x4500 + length + IP_DF + (ANSWER_TTL << 8 | protocol) + sum_words(packet->src_high) +
 		    sum_words(packet->dst_high);
 
 	ip->version_length = 0x45;
@@ -77,17 +79,18 @@ static __always_inline void write_v4(struct answer_v4 *ip, const struct scrub_pa
 	ip->id = 0;
 	ip->fragment = bpf_htons(IP_DF);
 	ip->ttl = ANSWER_TTL;
-	ip->protocol = IPPROTO_TCP;
+	ip->protocol = protocol;
 	ip->check = checksum(sum);
 	ip->src = bpf_htonl(packet->dst_high >> 32);
 	ip->dst = bpf_htonl(packet->src_high >> 32);
 }
 
-static __always_inline void write_v6(struct answer_v6 *ip, const struct scrub_packet *packet)
+static __always_inline void write_v6(struct answer_v6 *ip, const struct scrub_packet *packet, __u8 protocol,
+				     __u32 bytes)
 {
 	ip->version = bpf_htonl(6 << 28);
-	ip->length = bpf_htons(sizeof(struct answer_tcp));
-	ip->protocol = IPPROTO_TCP;
+	ip->length = bpf_htons(bytes);
+	ip->protocol = protocol;
 	ip->hops = ANSWER_TTL;
 	ip->src[0] = bpf_htonl(packet->dst_high >> 32);
 	ip->src[1] = bpf_htonl(packet->dst_high);
@@ -99,38 +102,67 @@ static __always_inline void write_v6(struct answer_v6 *ip, const struct scrub_pa
 	ip->dst[3] = bpf_htonl(packet->src_low);
 }
 
+/* Returns the bytes in front of a packet's IP header. */
+static __always_inline __u32 link_bytes(const struct scrub_packet *packet)
+{
+	return sizeof(struct ethhdr) + (packet->tags & 3) * sizeof(struct vlan_tag);
+}
+
+/* Where an answer is written; without `at` it cannot be. */
+struct answer_place {
+	void *at;		/* its IP header */
+	void *end;		/* of the frame */
+};
+
 /*
- * Turns a SYN's frame into its answer; what is before the IP header stays, with the addresses exchanged. Options,
- * extension headers and data are cut off. Returns false if the frame cannot be changed.
+ * Makes a frame of `bytes` one for an IP packet of `length`. What is before the IP header stays, with the addresses
+ * exchanged.
+ */
+static __always_inline struct answer_place begin_answer(struct xdp_md *ctx, const struct scrub_packet *packet,
+							__u32 bytes, __u32 length)
+{
+	struct answer_place place = {};
+	struct ethhdr *ethernet;
+	__u8 mac[ETH_ALEN];
+
+	length += link_bytes(packet);
+	if (length < FRAME_MIN)
+		length = FRAME_MIN;
+	/* A driver without room behind a frame cannot lengthen it: then the interface pads it. */
+	if (bytes != length && bpf_xdp_adjust_tail(ctx, (int)(length - bytes)) && bytes > length)
+		return place;
+	ethernet = (void *)(long)ctx->data;
+	place.end = (void *)(long)ctx->data_end;
+	if ((void *)(ethernet + 1) > place.end)
+		return place;
+	__builtin_memcpy(mac, ethernet->h_dest, ETH_ALEN);
+	__builtin_memcpy(ethernet->h_dest, ethernet->h_source, ETH_ALEN);
+	__builtin_memcpy(ethernet->h_source, mac, ETH_ALEN);
+	place.at = (void *)ethernet + link_bytes(packet);
+	return place;
+}
+
+/*
+ * Turns a SYN's frame into its answer. Options, extension headers and data are cut off. Returns false if the frame
+ * cannot be changed.
  */
 static __always_inline int write_answer(struct xdp_md *ctx, const struct scrub_packet *packet, __u32 bytes,
 					__u64 hash)
 {
-	__u32 is_v4 = packet->version == 4, link = sizeof(struct ethhdr) + (packet->tags & 3) * sizeof(struct vlan_tag);
+	__u32 is_v4 = packet->version == 4;
 	__u32 headers = (is_v4 ? sizeof(struct answer_v4) : sizeof(struct answer_v6)) + sizeof(struct answer_tcp);
-	__u32 length = link + headers < FRAME_MIN ? FRAME_MIN : link + headers;
-	struct ethhdr *ethernet;
-	__u8 mac[ETH_ALEN];
-	void *end, *at;
+	struct answer_place place = begin_answer(ctx, packet, bytes, headers);
+	void *at = place.at, *end = place.end;
 
-	/* A driver without room behind a frame cannot lengthen it: then the interface pads it. */
-	if (bytes != length && bpf_xdp_adjust_tail(ctx, (int)(length - bytes)) && bytes > length)
+	if (!at)
 		return 0;
-	ethernet = (void *)(long)ctx->data;
-	end = (void *)(long)ctx->data_end;
-	if ((void *)(ethernet + 1) > end)
-		return 0;
-	__builtin_memcpy(mac, ethernet->h_dest, ETH_ALEN);
-	__builtin_memcpy(ethernet->h_dest, ethernet->h_source, ETH_ALEN);
-	__builtin_memcpy(ethernet->h_source, mac, ETH_ALEN);
-	at = (void *)ethernet + link;
 	if (is_v4) {
 		struct { struct answer_v4 ip; struct answer_tcp tcp; } *answer = at;
 		__u16 *padding = (void *)(answer + 1);
 
 		if ((void *)(answer + 1) > end)
 			return 0;
-		write_v4(&answer->ip, packet);
+		write_v4(&answer->ip, packet, IPPROTO_TCP, sizeof(answer->tcp));
 		write_tcp(&answer->tcp, packet, hash);
 		if (!packet->tags && (void *)(padding + 3) <= end)
 			padding[0] = padding[1] = padding[2] = 0;
@@ -141,7 +173,7 @@ static __always_inline int write_answer(struct xdp_md *ctx, const struct scrub_p
 
 		if ((void *)(answer + 1) > end)
 			return 0;
-		write_v6(&answer->ip, packet);
+		write_v6(&answer->ip, packet, IPPROTO_TCP, sizeof(answer->tcp));
 		write_tcp(&answer->tcp, packet, hash);
 	}
 	return 1;

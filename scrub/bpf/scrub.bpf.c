@@ -14,6 +14,7 @@
 #include "chain.h"
 #include "stages.h"
 #include "tcp_stage.h"
+#include "udp_challenge.h"
 
 #define SAMPLE_BYTES 256
 
@@ -108,10 +109,11 @@ static __always_inline int decide_by_profile(struct decision *it, __u32 number)
 }
 
 /* Applies the action of the rule that matched. Returns true if it decides. */
-static __always_inline int apply_rule(struct decision *it, __u32 number, int *verdict)
+static __always_inline int apply_rule(struct decision *it, __u32 number, __u32 profile_number, int *verdict)
 {
 	struct scrub_line *line = line_at(it->image, it->params->actions + (number >> 2));
 	struct scrub_action *action;
+	__u32 cause;
 
 	if (!line)
 		return 0;
@@ -123,6 +125,16 @@ static __always_inline int apply_rule(struct decision *it, __u32 number, int *ve
 		count_at(it->generation, action->counter, it->bytes);
 		*verdict = XDP_DROP;
 		return exceeds(it, action->limits);
+	}
+	if (action->kind >= SCRUB_RULE_CHALLENGE_A2S) {
+		count_at(it->generation, action->counter, it->bytes);
+		cause = scrub_challenge_udp(it->ctx, it->packet, it->generation, number,
+					    it->params->profiles + profile_number * PROFILE_LINES);
+		if (!cause)
+			return 0;
+		it->counter = cause;
+		*verdict = XDP_TX;
+		return 1;
 	}
 	it->counter = action->counter;
 	*verdict = action->kind == SCRUB_RULE_DROP ? XDP_DROP : XDP_PASS;
@@ -202,7 +214,7 @@ static __always_inline int decide_protected(struct decision *it, const struct sc
 		return decide_by_first(it, dst->profile);
 	if (it->params->rules.used) {
 		rule = scrub_rule(it->ctx, packet, it->generation, src.sets, dst->sets);
-		if (rule != RULE_NONE && apply_rule(it, rule, &verdict))
+		if (rule != RULE_NONE && apply_rule(it, rule, dst->profile, &verdict))
 			return verdict;
 	}
 	return decide_by_profile(it, dst->profile);
@@ -269,11 +281,24 @@ static __always_inline int begin(struct decision *it, struct xdp_md *ctx)
 	return it->params && it->image;
 }
 
+/* Turns a packet into the answer to it. Returns XDP_DROP if that cannot be sent. */
+static __always_inline int answer(const struct decision *it)
+{
+	switch (it->counter) {
+	case SCRUB_COUNT_CHALLENGE_A2S:
+		return scrub_answer_a2s(it->ctx, it->packet);
+	case SCRUB_COUNT_CHALLENGE_DNS:
+		return scrub_answer_dns(it->ctx, it->packet);
+	default:
+		return scrub_answer(it->ctx, it->packet);
+	}
+}
+
 /* Changes a packet as its verdict and rule ask. Returns what happens to it. */
 static __always_inline int act(const struct decision *it, int verdict)
 {
 	if (verdict == XDP_TX)
-		return scrub_answer(it->ctx, it->packet);
+		return answer(it);
 	if (verdict == XDP_PASS && it->mark != NO_MARK)
 		scrub_mark(it->ctx, it->packet, it->mark);
 	return verdict;

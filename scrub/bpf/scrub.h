@@ -23,6 +23,8 @@ enum scrub_counter {
 	SCRUB_COUNT_FIRST_PASSED, /* a later fragment follows the first one */
 	SCRUB_COUNT_FIRST_DROPPED,
 	SCRUB_COUNT_CONTRADICTED,
+	SCRUB_COUNT_CHALLENGE_A2S, /* a query was answered */
+	SCRUB_COUNT_CHALLENGE_DNS,
 	SCRUB_COUNT_SETS = 32,		/* 64 sets */
 	SCRUB_COUNT_CLASSES = 96,	/* 32 amplification classes */
 	SCRUB_COUNT_LIMITS = 128,	/* 1,024 limits */
@@ -61,6 +63,8 @@ enum scrub_rule_action {
 	SCRUB_RULE_CONTINUE,	/* or a list of limits */
 	SCRUB_RULE_PASS,
 	SCRUB_RULE_DROP,
+	SCRUB_RULE_CHALLENGE_A2S,
+	SCRUB_RULE_CHALLENGE_DNS,
 };
 
 #define NO_MARK 0xff
@@ -72,7 +76,7 @@ struct scrub_action {
 	__u16 counter;		/* from SCRUB_COUNT_RULES on */
 	__u8 kind;		/* enum scrub_rule_action */
 	__u8 mark;		/* DSCP, or NO_MARK */
-	__u32 reserved;
+	__u32 above;		/* of a challenge: queries in a second; 0 for always */
 };
 
 enum scrub_fragment_action {

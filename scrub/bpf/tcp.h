@@ -54,6 +54,7 @@ enum scrub_level {
 enum scrub_meter_kind {
 	SCRUB_METER_SYNS,
 	SCRUB_METER_UNKNOWN,
+	SCRUB_METER_QUERIES,	/* over UDP */
 	SCRUB_METER_KINDS,
 };
 
@@ -138,12 +139,25 @@ static __always_inline __u64 flow_key(const struct scrub_packet *packet, __u64 s
 	return slot_key(packet->dst_high ^ packet->version, packet->dst_low, src, secrets);
 }
 
+/* Returns the meter of a packet's destination; of queries, `salt` tells challenges apart. */
+static __always_inline struct scrub_meter *meter_of(const struct scrub_packet *packet, __u32 kind, __u64 salt,
+						    const __u64 *secrets)
+{
+	__u64 key = slot_key(packet->dst_high ^ packet->version, packet->dst_low, SALT_METER ^ salt, secrets);
+	__u32 at = (key >> 32 & (METERS - 1)) / METERS_PER_LINE + kind * (METERS / METERS_PER_LINE);
+	struct scrub_line *line = bpf_map_lookup_elem(&scrub_meters, &at);
+
+	return line ? (void *)&line->entries[(key >> 32 & (METERS_PER_LINE - 1)) * 2] : 0;
+}
+
 /* Counts a packet to a destination. Returns the level that the destination then has. */
 static __always_inline __u32 measure(struct scrub_meter *meter, const struct scrub_tcp *tcp, __u32 max_level,
 				     __u32 second)
 {
 	__u64 old = *(volatile __u64 *)&meter->counted;
 	__u32 window = old >> 32, count = 1, reached, level;
+	/* No index into the stack of a caller, which clang makes by an OR that the verifier refuses. */
+	__u32 below1 = *(volatile __u32 *)&tcp->below[0], below2 = *(volatile __u32 *)&tcp->below[1];
 
 	/* Clocks of other CPUs may be a little behind. */
 	if (window < second && __sync_val_compare_and_swap(&meter->counted, old, (__u64)second << 32 | 1) == old) {
@@ -151,7 +165,7 @@ static __always_inline __u32 measure(struct scrub_meter *meter, const struct scr
 		if (level >= SCRUB_LEVELS || second - window > HOLD_SECONDS) {
 			level = 0;
 		} else if (level) {
-			if ((__u32)old >= tcp->below[level == SCRUB_LEVEL_ANSWER])
+			if ((__u32)old >= (level == SCRUB_LEVEL_ANSWER ? below2 : below1))
 				meter->busy = window;
 			if (second - meter->busy > HOLD_SECONDS) {
 				level--;

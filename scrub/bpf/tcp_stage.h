@@ -73,18 +73,12 @@ __noinline __u32 scrub_measure(struct scrub_packet *packet, __u32 generation, __
 {
 	struct scrub_tcp *tcp = tcp_of(generation, profile);
 	struct scrub_meter *meter;
-	struct scrub_line *line;
-	__u64 key;
-	__u32 at;
 
 	if (!packet || !tcp)
 		return 0;
-	key = slot_key(packet->dst_high ^ packet->version, packet->dst_low, SALT_METER, control.secrets);
-	at = (key >> 32 & (METERS - 1)) / METERS_PER_LINE + (kind & 1) * (METERS / METERS_PER_LINE);
-	line = bpf_map_lookup_elem(&scrub_meters, &at);
-	if (!line)
+	meter = meter_of(packet, kind, 0, control.secrets);
+	if (!meter)
 		return 0;
-	meter = (void *)&line->entries[(key >> 32 & (METERS_PER_LINE - 1)) * 2];
 	return measure(meter, tcp, kind == SCRUB_METER_SYNS ? SCRUB_LEVEL_ANSWER : SCRUB_LEVEL_RETRANSMIT,
 		       now_ns() / SECOND);
 }

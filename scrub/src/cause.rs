@@ -17,6 +17,10 @@ pub enum Cause {
     Set(usize),
     /// A rule that passes or drops.
     Rule(usize),
+    /// It is a query of Valve's protocol whose source is not verified: it is answered.
+    ChallengeA2s,
+    /// It is a DNS query whose source is not verified: it is answered.
+    ChallengeDns,
     /// It belongs to an amplification class that is dropped.
     Amplification(usize),
     /// It is a later fragment, and follows the verdict on the first one.

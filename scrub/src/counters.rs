@@ -26,6 +26,8 @@ const UNKNOWN_FLOW: u16 = NOT_IP + 9;
 const FIRST_PASSED: u16 = NOT_IP + 10;
 const FIRST_DROPPED: u16 = NOT_IP + 11;
 const CONTRADICTED: u16 = NOT_IP + 12;
+const CHALLENGE_A2S: u16 = NOT_IP + 13;
+const CHALLENGE_DNS: u16 = NOT_IP + 14;
 
 /// Returns the counter of a limit's number.
 pub fn limit(number: usize) -> u16 {
@@ -52,6 +54,8 @@ pub fn of(cause: Cause, verdict: Verdict) -> u16 {
         Cause::FirstFragment if verdict == Verdict::Pass => FIRST_PASSED,
         Cause::FirstFragment => FIRST_DROPPED,
         Cause::ContradictoryFragment => CONTRADICTED,
+        Cause::ChallengeA2s => CHALLENGE_A2S,
+        Cause::ChallengeDns => CHALLENGE_DNS,
         Cause::Default if verdict == Verdict::Pass => DEFAULT_PASS,
         Cause::Default => DEFAULT_DROP,
         Cause::Set(at) => SETS + at as u16,
@@ -76,6 +80,8 @@ pub fn cause(counter: u16) -> Option<Cause> {
         UNKNOWN_FLOW => Cause::UnknownFlow,
         FIRST_PASSED | FIRST_DROPPED => Cause::FirstFragment,
         CONTRADICTED => Cause::ContradictoryFragment,
+        CHALLENGE_A2S => Cause::ChallengeA2s,
+        CHALLENGE_DNS => Cause::ChallengeDns,
         SETS..CLASSES => Cause::Set((counter - SETS).into()),
         CLASSES..LIMITS => Cause::Amplification((counter - CLASSES).into()),
         LIMITS..RULES => Cause::Limit((counter - LIMITS).into()),
@@ -97,7 +103,7 @@ mod tests {
             assert!(verdicts.contains(&counter), "{cause:?}");
             known += 1;
         }
-        assert_eq!(known, 21 + 64 + 32 + 1024 + 16_384);
+        assert_eq!(known, 23 + 64 + 32 + 1024 + 16_384);
         assert_eq!(COUNTERS, 17_536, "as in bpf/scrub.h");
         assert_eq!(cause(COUNTERS), None);
     }

@@ -7,7 +7,9 @@ use sluicegate_scrub::oracle::Oracle;
 use sluicegate_scrub::policy::Policy;
 use sluicegate_scrub::program::Program;
 use sluicegate_scrub::tables::{Tables, TablesError};
-use sluicegate_scrub::testing::{FrameGenerator, FrameSpec, Random, TcpScenario, random_policy};
+use sluicegate_scrub::testing::{
+    FrameGenerator, FrameSpec, Random, TcpScenario, UdpScenario, random_policy,
+};
 
 #[path = "root/mod.rs"]
 mod root;
@@ -66,7 +68,7 @@ fn verdicts_and_causes_are_equal() {
             *causes.entry(without_place(right.cause)).or_default() += 1;
         }
     }
-    assert!(causes.len() >= 20, "{causes:?}");
+    assert!(causes.len() >= 22, "{causes:?}");
     assert!(too_large <= policies() / 20, "{too_large} policies do not fit");
 }
 
@@ -130,4 +132,57 @@ fn sequences_of_tcp_packets_are_treated_alike() {
     println!("{causes:#?}");
     let enough = causes.values().all(|count| *count > 100);
     assert!(causes.len() == 5 && enough, "{causes:?}");
+}
+
+#[test]
+fn sequences_of_queries_are_treated_alike() {
+    if !root::is_root() {
+        return;
+    }
+    let mut program = Program::for_rehearsal(1 << 18).unwrap();
+    let mut random = Random::new(3);
+    let key = [1, 2];
+    program.set_cookie_key(key);
+    let mut now = 1_000_000_000_u64;
+    let mut causes = HashMap::new();
+    let servers = ["198.51.100.1", "198.51.100.2", "2001:db8::80"].map(|it| it.parse().unwrap());
+    for above in ["", "above = 1", "above = 5", "above = 20"] {
+        for verified_for in ["10s", "10m"] {
+            let rule = |name: &str, port: u16| {
+                format!(
+                    "[[rule]]\nname = '{name}'\nmatch = {{ dport = {port} }}\nchallenge = '{name}'\n{above}\n"
+                )
+            };
+            let rules = rule("a2s", UdpScenario::A2S_PORT) + &rule("dns", UdpScenario::DNS_PORT);
+            let profile = format!("profile.default.tcp = {{ verified_for = '{verified_for}' }}\n");
+            let policy = Policy::parse(&(profile + &rules)).unwrap();
+            program.install(&Tables::build(&policy, 5).unwrap()).unwrap();
+            let mut oracle = Oracle::new(&policy);
+            oracle.set_cookie_key(key);
+            now += 86_400_000_000_000;
+            let mut scenario = UdpScenario::new(&servers);
+            let mut verified = 0;
+            for _ in 0..10_000 {
+                let cookie = |spec: &FrameSpec| oracle.cookie(&spec.build(), now).unwrap();
+                let (spec, wait) = scenario.next(&mut random, cookie);
+                now += wait;
+                program.set_time(now);
+                let frame = spec.build();
+                let (ours, answer) = program.rehearse_answer(&frame).unwrap();
+                let explained = oracle.explain(&frame, now);
+                assert_eq!(ours, explained.decision, "{rules}, {now}: {explained}");
+                if ours.cause == Cause::ChallengeA2s {
+                    let at = 14 + 4 * spec.tags.len() + if spec.src.is_ipv4() { 33 } else { 53 };
+                    let number = u32::from_be_bytes(*answer[at..].first_chunk().unwrap());
+                    assert_eq!(Some(number), oracle.cookie(&frame, now));
+                }
+                verified += u32::from(explained.to_string().contains("has a cookie"));
+                *causes.entry(ours).or_insert(0) += 1;
+            }
+            assert!(verified > 100, "{rules}: {verified}");
+        }
+    }
+    println!("{causes:#?}");
+    let enough = causes.values().all(|count| *count > 1000);
+    assert!(causes.len() == 3 && enough, "{causes:?}");
 }

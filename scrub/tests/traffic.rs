@@ -1,9 +1,9 @@
 //! Sockets of Linux connect through a scrubber in a lab, under floods. The tests need root.
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use sluicegate_scrub::packet::{Parsed, parse};
 use sluicegate_scrub::policy::{Policy, Verdict};
 use sluicegate_scrub::program;
 use sluicegate_scrub::scrubber::{Candidate, NamedCause, Options, Scrubber, StageName};
-use sluicegate_scrub::testing::{FrameSpec, Random};
+use sluicegate_scrub::testing::{FrameSpec, Random, a2s_query};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Sources of floods are in 11.0.0.0/8.
@@ -59,7 +59,11 @@ fn run(lab: &Lab, host: &str, command: &str) {
 }
 
 fn scrub(lab: &Lab, tcp: &str, options: &Options) -> Scrubber {
-    let policy = Policy::parse(&format!("profile.default.tcp = {tcp}")).unwrap();
+    scrub_by(lab, &format!("profile.default.tcp = {tcp}"), options)
+}
+
+fn scrub_by(lab: &Lab, policy: &str, options: &Options) -> Scrubber {
+    let policy = Policy::parse(policy).unwrap();
     let right0 = link::interface(Some(&lab.netns("right")), "right0").unwrap();
     netns::run_in(Some(&lab.netns("right")), || {
         let candidate = Candidate::build(policy)?;
@@ -464,4 +468,175 @@ fn a_syn_of_several_buffers_is_answered() {
         queue.rx_mut().release(slots);
     }
     assert_eq!(count(&scrubber, "challenge"), 3);
+}
+
+const CHALLENGES: &str = "
+    profile.default.tcp = 'always'
+    [[rule]]
+    name = 'dns'
+    match = { protocol = 'udp', dport = 53 }
+    challenge = 'dns'
+    [[rule]]
+    name = 'game'
+    match = { protocol = 'udp', dport = 27015 }
+    challenge = 'a2s'
+";
+
+/// Returns the packets that a challenge of a rule answered.
+fn answered(scrubber: &Scrubber, name: &str) -> u64 {
+    let verdict = Some(Verdict::Answer);
+    scrubber
+        .report()
+        .find(&NamedCause { stage: StageName::Udp, name: name.into(), verdict })
+        .packets
+}
+
+/// Returns a socket of the right host, which does not wait for long.
+fn udp_server(lab: &Lab, address: SocketAddr) -> UdpSocket {
+    let right = lab.netns("right");
+    let socket = netns::run_in(Some(&right), || Ok(UdpSocket::bind(address).unwrap())).unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
+    socket
+}
+
+/// Ends a server's thread, also if a client fails.
+struct EndsServer<'a>(&'a AtomicBool);
+
+impl Drop for EndsServer<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Returns the answer to a DNS query: an address.
+fn resolve(query: &[u8]) -> Vec<u8> {
+    let name = query[12..].iter().position(|it| *it == 0).unwrap();
+    let mut answer = query[..12 + name + 5].to_vec();
+    answer[2] |= 0x84;
+    answer[7] = 1;
+    answer[11] = 0;
+    // The name of the question, A, IN, 60 s, 192.0.2.7.
+    answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 192, 0, 2, 7]);
+    answer
+}
+
+/// Answers DNS queries until `over`. Returns the number of those over UDP and TCP.
+fn name_server(udp: &UdpSocket, tcp: &TcpListener, over: &AtomicBool) -> (u32, u32) {
+    let (mut by_udp, mut by_tcp) = (0, 0);
+    let mut query = [0; 512];
+    while !over.load(Ordering::Relaxed) {
+        if let Ok((length, client)) = udp.recv_from(&mut query) {
+            udp.send_to(&resolve(&query[..length]), client).unwrap();
+            by_udp += 1;
+        }
+        if let Some(mut stream) = accept(tcp) {
+            let mut length = [0; 2];
+            stream.read_exact(&mut length).unwrap();
+            let query = &mut query[..u16::from_be_bytes(length).into()];
+            stream.read_exact(query).unwrap();
+            let answer = resolve(query);
+            let length = (answer.len() as u16).to_be_bytes();
+            stream.write_all(&[&length, answer.as_slice()].concat()).unwrap();
+            by_tcp += 1;
+        }
+    }
+    (by_udp, by_tcp)
+}
+
+#[test]
+fn dig_repeats_a_challenged_query_over_tcp() {
+    if Command::new("dig").arg("-v").output().is_err() {
+        return println!("skipped: needs dig; get it by apt install bind9-dnsutils");
+    }
+    let Some(lab) = lab() else { return };
+    let _woken = wake(&lab);
+    let scrubber = scrub_by(&lab, CHALLENGES, &attach(Mode::Native));
+    for (kind, address) in (1..).zip(["198.18.0.2", "2001:db8:18::2"]) {
+        let server = SocketAddr::new(address.parse().unwrap(), 53);
+        let udp = udp_server(&lab, server);
+        let right = lab.netns("right");
+        let tcp = netns::run_in(Some(&right), || Ok(TcpListener::bind(server).unwrap())).unwrap();
+        tcp.set_nonblocking(true).unwrap();
+        let dig = || {
+            let mut dig = Command::new("dig");
+            dig.args([&format!("@{address}"), "+tries=1", "+time=20", "example.org", "A"]);
+            let dig = netns::spawn(&lab.netns("left"), dig.stdout(Stdio::piped())).unwrap();
+            String::from_utf8(dig.wait_with_output().unwrap().stdout).unwrap()
+        };
+        let over = AtomicBool::new(false);
+        let (first, second, served) = thread::scope(|scope| {
+            let served = scope.spawn(|| name_server(&udp, &tcp, &over));
+            let end = EndsServer(&over);
+            let (first, second) = (dig(), dig());
+            drop(end);
+            (first, second, served.join().unwrap())
+        });
+        let is_truncated = |text: &str| text.contains("Truncated, retrying in TCP mode");
+        for text in [&first, &second] {
+            assert!(text.contains("status: NOERROR") && text.contains("192.0.2.7"), "{text}");
+            assert!(!text.contains("Warning"), "{text}");
+        }
+        assert!(is_truncated(&first) && !is_truncated(&second), "{first}\n{second}");
+        assert_eq!(served, (1, 1), "{address}");
+        assert_eq!(answered(&scrubber, "challenge-dns"), kind);
+        // By a reset, or by the SYN cookie of Linux 6.9.
+        assert_eq!(count(&scrubber, "challenge-answered") + scrubber.handed_over(), kind);
+    }
+}
+
+/// Asks a game server as its clients do. Returns the answer, and the challenges before it.
+fn ask_game_server(socket: &UdpSocket, server: SocketAddr, kind: u8) -> (Vec<u8>, u32) {
+    let mut challenge = if kind == b'T' { None } else { Some(u32::MAX) };
+    let (mut answer, mut challenges) = ([0; 1400], 0);
+    loop {
+        socket.send_to(&a2s_query(kind, challenge), server).unwrap();
+        let (length, from) = socket.recv_from(&mut answer).unwrap();
+        assert_eq!(from, server);
+        match answer[..length].strip_prefix(b"\xff\xff\xff\xffA") {
+            Some(number) => challenge = Some(u32::from_be_bytes(number.try_into().unwrap())),
+            None => return (answer[..length].to_vec(), challenges),
+        }
+        challenges += 1;
+    }
+}
+
+#[test]
+fn clients_of_a_game_server_answer_challenges() {
+    let Some(lab) = lab() else { return };
+    let _woken = wake(&lab);
+    let scrubber = scrub_by(&lab, CHALLENGES, &attach(Mode::Native));
+    let left = lab.netns("left");
+    for (at, address) in (0..).zip(["198.18.0.2", "2001:db8:18::2"]) {
+        let server = SocketAddr::new(address.parse().unwrap(), 27015);
+        let socket = udp_server(&lab, server);
+        let over = AtomicBool::new(false);
+        let served = thread::scope(|scope| {
+            let served = scope.spawn(|| {
+                let (mut served, mut query) = (0, [0; 64]);
+                while !over.load(Ordering::Relaxed) {
+                    if let Ok((length, client)) = socket.recv_from(&mut query) {
+                        let answer = [b"\xff\xff\xff\xffI", &query[..length]].concat();
+                        socket.send_to(&answer, client).unwrap();
+                        served += 1;
+                    }
+                }
+                served
+            });
+            let end = EndsServer(&over);
+            for (number, kind) in (1..).zip(*b"TUV") {
+                let src = SocketAddr::new(client(address.contains('.'), number), 0);
+                let client = netns::run_in(Some(&left), || Ok(UdpSocket::bind(src).unwrap()));
+                let client = client.unwrap();
+                client.set_read_timeout(Some(TIMEOUT)).unwrap();
+                let (answer, challenges) = ask_game_server(&client, server, kind);
+                assert_eq!((answer[4], challenges), (b'I', 1));
+                let (answer, challenges) = ask_game_server(&client, server, b'T');
+                assert_eq!((answer[4], challenges), (b'I', 0), "the source is verified");
+            }
+            drop(end);
+            served.join().unwrap()
+        });
+        assert_eq!(served, 6, "{address}");
+        assert_eq!(answered(&scrubber, "challenge-a2s"), 3 * (at + 1));
+    }
 }

@@ -127,6 +127,7 @@ fn action_name(rule: &Rule) -> &'static str {
         RuleAction::Drop => "drop",
         RuleAction::Pass => "pass",
         RuleAction::Limit(_) => "limit",
+        RuleAction::Challenge(_) => "challenge",
         RuleAction::Continue => "continue",
     }
 }

@@ -128,6 +128,8 @@ pub(crate) fn cause_text(policy: &Policy, cause: Cause) -> String {
         Cause::Unprotected => "the destination is not protected".into(),
         Cause::Set(place) => format!("set {place} \"{}\"", policy.sets[place].name),
         Cause::Rule(place) => format!("rule {place} \"{}\"", policy.rules[place].name),
+        Cause::ChallengeA2s => "A2S query of a source that is not verified".into(),
+        Cause::ChallengeDns => "DNS query of a source that is not verified".into(),
         Cause::Amplification(place) => {
             format!("amplification class \"{}\"", AMPLIFICATION[place].name)
         }

@@ -21,6 +21,7 @@ mod network_map;
 mod tcp;
 #[cfg(test)]
 mod tests;
+mod udp;
 
 use std::net::IpAddr;
 
@@ -32,12 +33,13 @@ use limiter::Limiter;
 use matching::{Subject, first_mismatch};
 use network_map::NetworkMap;
 use tcp::TcpState;
+use udp::Reply;
 
 use crate::cause::{Cause, Decision};
 use crate::packet::{Packet, Parsed, Transport, fragment, parse};
 use crate::policy::{
     AMPLIFICATION, AmplificationClass, ClassAction, FragmentAction, MAX_SETS, Policy, Profile,
-    RuleAction, SetAction, Verdict,
+    RuleAction, SetAction, UdpQuery, Verdict,
 };
 
 /// Decides on packets as a policy says. It holds the state of limits and of TCP's protection.
@@ -110,7 +112,7 @@ impl Oracle {
         }
     }
 
-    /// Forgets TCP sources and flows, and sets the key of cookies.
+    /// Forgets verified sources and TCP flows, and sets the key of cookies.
     pub fn set_cookie_key(&mut self, key: [u64; 2]) {
         self.tcp = TcpState::new(key);
     }
@@ -125,6 +127,16 @@ impl Oracle {
         match parse(frame) {
             Parsed::Packet(packet) if packet.transport == Transport::Tcp => {
                 Some(self.tcp.acknowledgement(&packet, now_ns))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the cookie in the answer to an A2S query. None if the frame is no UDP packet.
+    pub fn cookie(&self, frame: &[u8], now_ns: u64) -> Option<u32> {
+        match parse(frame) {
+            Parsed::Packet(packet) if packet.transport == Transport::Udp => {
+                Some(self.tcp.cookies(&packet, now_ns)[0])
             }
             _ => None,
         }
@@ -203,7 +215,7 @@ impl Oracle {
         arrival: Arrival<'_>,
         trace: &mut Trace,
     ) -> Decision {
-        self.decide_by_rules(subject, arrival, trace)
+        self.decide_by_rules(profile, subject, arrival, trace)
             .or_else(|| self.decide_by_class(profile, arrival, trace))
             .or_else(|| self.decide_by_fragment(profile, arrival.packet, trace))
             .or_else(|| self.decide_by_tcp(profile, arrival, trace))
@@ -295,6 +307,7 @@ impl Oracle {
 
     fn decide_by_rules(
         &mut self,
+        profile: usize,
         subject: &Subject<'_>,
         arrival: Arrival<'_>,
         trace: &mut Trace,
@@ -312,6 +325,7 @@ impl Oracle {
                     RuleAction::Drop => "drops",
                     RuleAction::Pass => "passes",
                     RuleAction::Limit(_) => "limits",
+                    RuleAction::Challenge(_) => "challenges",
                     RuleAction::Continue => "continues",
                 };
                 format!("matches, {action}")
@@ -323,6 +337,18 @@ impl Oracle {
                     let first = self.numbers.rules[place];
                     let limiters = &mut self.limiters[first..][..limits.len()];
                     charge(limiters, first, arrival, &mut self.charged, (Stage::Rules, trace))
+                }
+                RuleAction::Challenge(challenge) => {
+                    let time = self.policy.profiles[profile].tcp.verified_for;
+                    let reply = self.tcp.challenge(arrival.packet, challenge, time, arrival.now_ns);
+                    let name = || format!("challenge \"{}\"", challenge.query.name());
+                    trace.add(Stage::Rules, name, || reply.text().into());
+                    let cause = match challenge.query {
+                        UdpQuery::A2s => Cause::ChallengeA2s,
+                        UdpQuery::Dns => Cause::ChallengeDns,
+                    };
+                    let answer = Decision { verdict: Verdict::Answer, cause };
+                    (reply == Reply::Answer).then_some(answer)
                 }
                 RuleAction::Continue => None,
             };

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::network_map::network_of;
 use crate::cause::Cause;
 use crate::packet::Packet;
-use crate::policy::{Challenge, HOLD_SECONDS, TcpProtection};
+use crate::policy::{Challenge, HOLD_SECONDS, TcpProtection, UdpQuery};
 
 const SYN: u8 = 0x02;
 const RST: u8 = 0x04;
@@ -37,16 +37,18 @@ pub(super) struct TcpState {
     syns: HashMap<(Flow, u32), u64>,
     syn_meters: HashMap<IpAddr, Meter>,
     unknown_meters: HashMap<IpAddr, Meter>,
+    /// Of queries over UDP, by the rate above which they are challenged.
+    pub(super) query_meters: HashMap<(IpAddr, UdpQuery, u32), Meter>,
     /// Before, packets of unknown flows pass.
     pub(super) learn_until: u64,
 }
 
 /// A verified source.
 #[derive(Clone, Copy, Debug)]
-struct Source {
+pub(super) struct Source {
     until: u64,
     /// It has only repeated a SYN.
-    weak: bool,
+    pub(super) weak: bool,
 }
 
 /// A flow that was seen.
@@ -59,7 +61,7 @@ struct FlowState {
 
 /// The packets to a destination in a second, and its level.
 #[derive(Clone, Debug, Default)]
-struct Meter {
+pub(super) struct Meter {
     second: u64,
     packets: u32,
     /// The last second that kept the level.
@@ -69,7 +71,7 @@ struct Meter {
 
 impl Meter {
     /// Counts a packet. Returns the level, of at most `max`.
-    fn count(&mut self, tcp: &TcpProtection, max: usize, now_ns: u64) -> usize {
+    pub(super) fn count(&mut self, tcp: &TcpProtection, max: usize, now_ns: u64) -> usize {
         let second = now_ns / SECOND;
         let thresholds = tcp.thresholds();
         if second > self.second {
@@ -153,8 +155,7 @@ impl TcpState {
         if tcp.challenge == Challenge::Off {
             return None;
         }
-        let verified = self.sources.get(&source(packet)).filter(|it| it.until > now_ns);
-        let is_weak = match verified {
+        let is_weak = match self.verified(packet, now_ns) {
             Some(Source { weak: false, .. }) => return None,
             Some(_) => true,
             None => false,
@@ -175,7 +176,13 @@ impl TcpState {
         }
     }
 
-    fn verify(&mut self, packet: &Packet<'_>, time: Duration, weak: bool, now_ns: u64) {
+    /// Returns a packet's source if it is verified.
+    pub(super) fn verified(&self, packet: &Packet<'_>, now_ns: u64) -> Option<Source> {
+        self.sources.get(&source(packet)).copied().filter(|it| it.until > now_ns)
+    }
+
+    /// Verifies a packet's source for some time.
+    pub(super) fn verify(&mut self, packet: &Packet<'_>, time: Duration, weak: bool, now_ns: u64) {
         let until = now_ns + time.as_nanos() as u64;
         self.sources.insert(source(packet), Source { until, weak });
     }
@@ -207,16 +214,19 @@ impl TcpState {
 
     /// Reports whether a RST has the cookie of this epoch or the last one.
     fn is_answer(&self, packet: &Packet<'_>, now_ns: u64) -> bool {
-        let epoch = (now_ns >> EPOCH_BITS) as u32;
         // The highest bit may be changed.
-        [epoch, epoch.wrapping_sub(1)]
-            .iter()
-            .any(|it| self.hash(packet, *it) << 1 == packet.seq << 1)
+        self.cookies(packet, now_ns).iter().any(|it| it << 1 == packet.seq << 1)
+    }
+
+    /// Returns the cookies of this epoch and the last one.
+    pub(super) fn cookies(&self, packet: &Packet<'_>, now_ns: u64) -> [u32; 2] {
+        let epoch = (now_ns >> EPOCH_BITS) as u32;
+        [epoch, epoch.wrapping_sub(1)].map(|it| self.hash(packet, it))
     }
 
     /// Returns the number that the answer to a SYN acknowledges: a cookie before its sequence number.
     pub(super) fn acknowledgement(&self, packet: &Packet<'_>, now_ns: u64) -> u32 {
-        let cookie = self.hash(packet, (now_ns >> EPOCH_BITS) as u32);
+        let [cookie, _] = self.cookies(packet, now_ns);
         let is_behind = cookie.wrapping_sub(packet.seq).cast_signed() > 0;
         if is_behind { cookie ^ 1 << 31 } else { cookie }
     }

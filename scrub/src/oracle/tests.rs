@@ -614,7 +614,7 @@ fn decisions_are_a_function_of_policy_and_frames() {
         }
     }
     // The random packets reach all stages.
-    assert_eq!(causes.len(), 11);
+    assert_eq!(causes.len(), 13);
 }
 
 #[test]

@@ -10,7 +10,8 @@
 //!    in order is dropped, and those that exceed the longest packet: 255 units of 512 bytes, rounded up for each.
 //! 5. Sets with `action = "pass"`, then those with `action = "drop"`, by the source. Of several, the first decides.
 //! 6. Rules, in their order: the first rule that matches is the only one that acts. `drop` and `pass` decide; a limit
-//!    drops what exceeds it; all others continue with the next stage.
+//!    drops what exceeds it; a [challenge](UdpChallenge) answers queries of sources that are not verified; all others
+//!    continue with the next stage.
 //! 7. Amplification: answers of protocols that attackers use as reflectors.
 //! 8. Other fragments, then [TCP](TcpProtection), as the network's profile says.
 //! 9. The profile's limits, in their order. Here and above, limits are charged until one refuses the packet, and those
@@ -22,6 +23,7 @@ mod conditions;
 mod limit;
 mod tcp;
 mod text;
+mod udp;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
@@ -30,6 +32,7 @@ pub use conditions::{AddressCondition, Conditions, FlagCondition, PayloadConditi
 pub use limit::{Limit, LimitKey, Rate};
 pub use tcp::{Challenge, HOLD_SECONDS, TcpProtection, Threshold};
 pub use text::{PolicyError, parse_network, read_networks};
+pub use udp::{UdpChallenge, UdpQuery};
 
 /// Maximum of sets: an address's memberships are a bit each.
 pub const MAX_SETS: usize = 64;
@@ -117,6 +120,8 @@ pub enum RuleAction {
     Pass,
     /// Drops packets above limits; others go on to the next stage.
     Limit(Vec<Limit>),
+    /// Answers queries of sources that are not verified; others go on to the next stage.
+    Challenge(UdpChallenge),
     /// Counts, samples or marks packets, which go on to the next stage.
     Continue,
 }

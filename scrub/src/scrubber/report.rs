@@ -18,6 +18,8 @@ pub enum StageName {
     Set,
     /// Rules.
     Rule,
+    /// Challenges of rules.
+    Udp,
     /// Amplification classes.
     Amplification,
     /// Fragments.
@@ -32,10 +34,11 @@ pub enum StageName {
 
 impl StageName {
     /// All stages.
-    pub(super) const ALL: [Self; 8] = [
+    pub(super) const ALL: [Self; 9] = [
         Self::Parse,
         Self::Set,
         Self::Rule,
+        Self::Udp,
         Self::Amplification,
         Self::Fragment,
         Self::Tcp,
@@ -54,6 +57,7 @@ impl StageName {
             Self::Parse => "parse",
             Self::Set => "set",
             Self::Rule => "rule",
+            Self::Udp => "udp",
             Self::Amplification => "amplification",
             Self::Fragment => "fragment",
             Self::Tcp => "tcp",
@@ -237,10 +241,12 @@ impl<'a> Names<'a> {
                 let verdict = match rule.action {
                     RuleAction::Drop => Some(Drop),
                     RuleAction::Pass => Some(Pass),
-                    RuleAction::Limit(_) | RuleAction::Continue => None,
+                    RuleAction::Limit(_) | RuleAction::Challenge(_) | RuleAction::Continue => None,
                 };
                 (StageName::Rule, rule.name.as_str(), verdict)
             }
+            Cause::ChallengeA2s => (StageName::Udp, "challenge-a2s", Some(Answer)),
+            Cause::ChallengeDns => (StageName::Udp, "challenge-dns", Some(Answer)),
             Cause::Amplification(at) => {
                 (StageName::Amplification, AMPLIFICATION.get(at)?.name, Some(Drop))
             }

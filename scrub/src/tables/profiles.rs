@@ -7,13 +7,15 @@ use crate::counters;
 use crate::image::{Image, LINE_BYTES};
 use crate::policy::{
     AMPLIFICATION, AmplificationClass, Challenge, ClassAction, Policy, Profile, RuleAction,
-    TcpProtection, Verdict,
+    TcpProtection, UdpQuery, Verdict,
 };
 
 /// `enum scrub_rule_action`.
 const CONTINUE: u8 = 0;
 const PASS: u8 = 1;
 const DROP: u8 = 2;
+const CHALLENGE_A2S: u8 = 3;
+const CHALLENGE_DNS: u8 = 4;
 /// No DSCP.
 const NO_MARK: u8 = 0xff;
 /// The start of a list without limits, of a class that is dropped.
@@ -38,6 +40,13 @@ pub(super) fn append_actions(image: &mut Image, policy: &Policy, numbers: &Numbe
             RuleAction::Continue | RuleAction::Limit(_) => CONTINUE,
             RuleAction::Pass => PASS,
             RuleAction::Drop => DROP,
+            RuleAction::Challenge(challenge) => {
+                bytes[12..].copy_from_slice(&challenge.above.unwrap_or(0).to_ne_bytes());
+                match challenge.query {
+                    UdpQuery::A2s => CHALLENGE_A2S,
+                    UdpQuery::Dns => CHALLENGE_DNS,
+                }
+            }
         };
         bytes[11] = rule.mark.unwrap_or(NO_MARK);
         bytes

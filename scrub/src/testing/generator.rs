@@ -5,10 +5,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 
 use super::policies::random_network;
+use super::udp::random_query;
 use super::{Fragment, FrameSpec, Random};
 use crate::packet::{fragment, protocol};
 use crate::policy::{
     AMPLIFICATION, AddressCondition, Conditions, FlagCondition, PayloadCondition, Policy, Range,
+    RuleAction, UdpQuery,
 };
 
 /// Maximum of an IP packet's length that a condition makes.
@@ -22,7 +24,8 @@ const MAX_LENGTH: u16 = 2000;
 pub struct FrameGenerator {
     sources: [Vec<IpNet>; 2],
     destinations: [Vec<IpNet>; 2],
-    rules: Vec<Conditions>,
+    /// With the queries that they challenge.
+    rules: Vec<(Conditions, Option<UdpQuery>)>,
     sets: Vec<Vec<IpNet>>,
 }
 
@@ -30,10 +33,17 @@ impl FrameGenerator {
     /// Returns the generator for a policy.
     pub fn new(policy: &Policy) -> Self {
         let sets: Vec<_> = policy.sets.iter().map(|set| set.networks.clone()).collect();
+        let rules = policy.rules.iter().map(|rule| {
+            let query = match &rule.action {
+                RuleAction::Challenge(challenge) => Some(challenge.query),
+                _ => None,
+            };
+            (rule.conditions.clone(), query)
+        });
         let mut generator = Self {
             sources: Default::default(),
             destinations: Default::default(),
-            rules: policy.rules.iter().map(|rule| rule.conditions.clone()).collect(),
+            rules: rules.collect(),
             sets,
         };
         for network in policy.networks.iter().flat_map(|it| &it.networks) {
@@ -63,8 +73,8 @@ impl FrameGenerator {
             0 => None,
             count => Some(random.below(count)).filter(|_| random.one_in(2)),
         };
-        let conditions = rule.map(|place| &self.rules[place]);
-        let version = conditions.and_then(|it| self.version_of(it, random));
+        let rule = rule.map(|place| &self.rules[place]);
+        let version = rule.and_then(|(it, _)| self.version_of(it, random));
         let is_v6 = version.unwrap_or(if random.below(5) < 3 { 4 } else { 6 }) == 6;
         let mut spec = FrameSpec {
             src: self.address(&self.sources[usize::from(is_v6)], is_v6, random),
@@ -86,8 +96,14 @@ impl FrameGenerator {
         add_structure(&mut spec, is_v6, random);
         if random.one_in(8) {
             make_answer(&mut spec, random);
-        } else if let Some(conditions) = conditions {
+        } else if let Some((conditions, query)) = rule {
             self.meet(conditions, &mut spec, is_v6, random);
+            if let Some(query) = *query
+                && !random.one_in(4)
+            {
+                spec.protocol = protocol::UDP;
+                spec.payload = random_query(query, random);
+            }
         } else if is_v6 && random.one_in(10) {
             spec.protocol = protocol::ICMPV6;
             spec.ttl = random.pick(&[255, 255, 254]);

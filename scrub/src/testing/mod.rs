@@ -14,6 +14,7 @@ mod policies;
 mod random;
 mod rule_lists;
 mod tcp;
+mod udp;
 
 pub use frame::{Fragment, FrameSpec};
 pub use generator::FrameGenerator;
@@ -21,3 +22,4 @@ pub use policies::random_policy;
 pub use random::Random;
 pub use rule_lists::{drawn_packet, rule_list};
 pub use tcp::TcpScenario;
+pub use udp::{UdpScenario, a2s_query, dns_query};

@@ -9,7 +9,7 @@ use super::Random;
 use crate::policy::{
     AMPLIFICATION, AddressCondition, Challenge, ClassAction, Conditions, FlagCondition,
     FragmentAction, Limit, LimitKey, MAX_SETS, PayloadCondition, Policy, Profile, ProtectedNetwork,
-    Range, Rate, Rule, RuleAction, Set, SetAction, TcpProtection, Verdict,
+    Range, Rate, Rule, RuleAction, Set, SetAction, TcpProtection, UdpChallenge, UdpQuery, Verdict,
 };
 
 /// Networks are near these addresses, so that they nest.
@@ -125,10 +125,15 @@ fn random_set(random: &mut Random, place: usize) -> Set {
 }
 
 fn random_rule(random: &mut Random, place: usize, conditions: Conditions) -> Rule {
-    let action = match random.below(8) {
+    let action = match random.below(9) {
         0..=2 => RuleAction::Drop,
         3 => RuleAction::Pass,
         4 | 5 => RuleAction::Limit(random_limits(random)),
+        6 => RuleAction::Challenge(UdpChallenge {
+            query: random.pick(&[UdpQuery::A2s, UdpQuery::Dns]),
+            // As of TCP.
+            above: random.pick(&[None, Some(1_000_000)]),
+        }),
         _ => RuleAction::Continue,
     };
     Rule {

@@ -345,7 +345,7 @@ fn of_rules() {
             "[[rule]]\nname = 'x'\nwhen = 1\n",
             "when",
             "rule x",
-            "unknown 'when'; available: name, match, action, limit, sample, mark",
+            "unknown 'when'; available: name, match, action, limit, challenge, above, sample, mark",
         ),
         (
             "[[rule]]\nname = 'x'\naction = 'drop'\n",
@@ -357,7 +357,43 @@ fn of_rules() {
             "[[rule]]\nname = 'x'\nmatch = {}\n",
             "[[rule]]",
             "rule x",
-            "it has no action: write \"drop\", \"pass\" or \"continue\", or a limit",
+            "it has no action: write \"drop\", \"pass\" or \"continue\", or a limit or challenge",
+        ),
+        (
+            "[[rule]]\nname = 'x'\nmatch = {}\nchallenge = 'ntp'\n",
+            "'ntp'",
+            "rule x: challenge",
+            "'ntp' is not what belongs here: \"a2s\" or \"dns\"",
+        ),
+        (
+            "[[rule]]\nname = 'x'\nmatch = {}\nchallenge = 'dns'\naction = 'pass'\n",
+            "'dns'",
+            "rule x: challenge",
+            "a rule has an action, a limit or a challenge: leave one of them out",
+        ),
+        (
+            "[[rule]]\nname = 'x'\nmatch = {}\nlimit = { packets = 1 }\nchallenge = 'a2s'\n",
+            "'a2s'",
+            "rule x: challenge",
+            "a rule has an action, a limit or a challenge: leave one of them out",
+        ),
+        (
+            "[[rule]]\nname = 'x'\nmatch = { protocol = 'tcp' }\nchallenge = 'dns'\n",
+            "'dns'",
+            "rule x: challenge",
+            "only UDP has such queries, and the match excludes it: change the match",
+        ),
+        (
+            "[[rule]]\nname = 'x'\nmatch = {}\nchallenge = 'dns'\nabove = 0\n",
+            "0",
+            "rule x: above",
+            "a number is not what belongs here: a whole rate above 0, like \"5kpps\"",
+        ),
+        (
+            "[[rule]]\nname = 'x'\nmatch = {}\nabove = 10\naction = 'pass'\n",
+            "10",
+            "rule x: above",
+            "it belongs to a challenge: add that, or leave it out",
         ),
         (
             "[[rule]]\nname = 'x'\nmatch = {}\naction = 'deny'\n",

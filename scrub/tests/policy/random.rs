@@ -28,6 +28,8 @@ const PARTS: &[&str] = &[
     "limits = [{ bits = 1, by = 'all' }]\n",
     "amplification = { dns = 'drop', default = { bits = '1Gbps' } }\n",
     "fragments = 'drop'\n",
+    "challenge = 'dns'\n",
+    "above = '5kpps'\n",
     "sample = 1\n",
     "mark = 'ef'\n",
     "payload = { bytes = 'ff', mask = '0f' }",

@@ -5,7 +5,7 @@ use std::time::Duration;
 use sluicegate_scrub::policy::{
     AMPLIFICATION, AddressCondition, Challenge, ClassAction, FragmentAction, Limit, LimitKey,
     MAX_LIMITS, MAX_NETWORKS, MAX_PROFILES, MAX_RULES, MAX_SETS, Policy, Profile, Rate, RuleAction,
-    SetAction, TcpProtection, Threshold, Verdict,
+    SetAction, TcpProtection, Threshold, UdpChallenge, UdpQuery, Verdict,
 };
 
 const POLICY: &str = r#"
@@ -234,4 +234,17 @@ fn protection_of_tcp() {
     assert_eq!(high, [level(100_000, 25_000), level(262_144, 100_000)]);
     let higher = read("{ above = '1Mpps', below = '1Mpps' }").thresholds();
     assert_eq!(higher, [level(1_000_000, 1_000_000); 2], "no level 1");
+}
+
+#[test]
+fn challenges_of_rules() {
+    let read = |text: &str| {
+        let text = format!("[[rule]]\nname = 'x'\nmatch = {{ dport = 53 }}\n{text}\n");
+        Policy::parse(&text).unwrap().rules.remove(0).action
+    };
+    let challenge = |query, above| RuleAction::Challenge(UdpChallenge { query, above });
+    assert_eq!(read("challenge = 'a2s'"), challenge(UdpQuery::A2s, None));
+    assert_eq!(read("challenge = 'dns'"), challenge(UdpQuery::Dns, None));
+    let above = "above = '5kpps'\nchallenge = 'dns'\nmark = 'ef'";
+    assert_eq!(read(above), challenge(UdpQuery::Dns, Some(5000)));
 }

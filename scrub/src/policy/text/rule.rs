@@ -7,10 +7,11 @@ use toml::de::{DeTable, DeValue};
 
 use super::names::{self, DSCP};
 use super::table::{Value, choice, expect_text, in_order, integer, not, place, unknown};
-use super::{PolicyReader, expression, limit, numbers};
-use crate::policy::{Conditions, LimitKey, Rule, RuleAction};
+use super::{PolicyReader, expression, limit, numbers, tcp};
+use crate::packet::protocol;
+use crate::policy::{Conditions, LimitKey, Rule, RuleAction, UdpChallenge, UdpQuery};
 
-const KEYS: &[&str] = &["name", "match", "action", "limit", "sample", "mark"];
+const KEYS: &[&str] = &["name", "match", "action", "limit", "challenge", "above", "sample", "mark"];
 const MATCH: &str = "{ } with fields, or a pcap-filter expression like \"udp and src port 53\"";
 
 /// Returns a rule's name.
@@ -31,6 +32,7 @@ impl PolicyReader<'_> {
         table: &DeTable,
     ) -> Result<Rule, Fault> {
         let (mut conditions, mut action, mut limits) = (None, None, None);
+        let (mut query, mut above) = (None, None);
         let (mut sample, mut mark) = (0, None);
         for (key, value) in in_order(table) {
             match key.get_ref().as_ref() {
@@ -49,6 +51,11 @@ impl PolicyReader<'_> {
                         .and_then(|it| self.count_limits(value, it.len()).map(|()| it));
                     limits = Some(given.map_err(|fault| fault.within("limit"))?);
                 }
+                "challenge" => {
+                    let choices = [("a2s", UdpQuery::A2s), ("dns", UdpQuery::Dns)];
+                    query = Some((choice(value, "challenge", &choices)?, value));
+                }
+                "above" => above = Some((tcp::rate(value, "above", "5kpps")?, value)),
                 "sample" => {
                     let one_in = integer(value).and_then(|it| u32::try_from(it).ok());
                     let right = "a number from 1 to 4294967295: 1 packet in N is sampled";
@@ -63,18 +70,33 @@ impl PolicyReader<'_> {
             let problem = "it has no match: {} matches all packets";
             return Err(Fault::new(&place(value), "", problem));
         };
-        let action = match (action, limits) {
-            (Some((Action::Drop, _)), None) => RuleAction::Drop,
-            (Some((Action::Pass, _)), None) => RuleAction::Pass,
-            (Some((Action::Continue, _)), None) => RuleAction::Continue,
-            (None, Some(limits)) => RuleAction::Limit(limits),
-            (Some((_, value)), Some(_)) => {
+        if let (Some((_, value)), None) = (above, query) {
+            let problem = "it belongs to a challenge: add that, or leave it out";
+            return Err(Fault::new(&place(value), "above", problem));
+        }
+        let action = match (action, limits, query) {
+            (Some((Action::Drop, _)), None, None) => RuleAction::Drop,
+            (Some((Action::Pass, _)), None, None) => RuleAction::Pass,
+            (Some((Action::Continue, _)), None, None) => RuleAction::Continue,
+            (None, Some(limits), None) => RuleAction::Limit(limits),
+            (None, None, Some((query, value))) => {
+                if !conditions.protocol.is_empty() && !conditions.protocol.contains(&protocol::UDP)
+                {
+                    let problem = "only UDP has such queries, and the match excludes it: change the match, or leave it out";
+                    return Err(Fault::new(&place(value), "challenge", problem));
+                }
+                RuleAction::Challenge(UdpChallenge { query, above: above.map(|(rate, _)| rate) })
+            }
+            (Some((_, value)), Some(_), None) => {
                 let problem = "the limit drops what exceeds it: leave one of them out";
                 return Err(Fault::new(&place(value), "action", problem));
             }
-            (None, None) => {
-                let problem =
-                    "it has no action: write \"drop\", \"pass\" or \"continue\", or a limit";
+            (_, _, Some((_, value))) => {
+                let problem = "a rule has an action, a limit or a challenge: leave one of them out";
+                return Err(Fault::new(&place(value), "challenge", problem));
+            }
+            (None, None, None) => {
+                let problem = "it has no action: write \"drop\", \"pass\" or \"continue\", or a limit or challenge";
                 return Err(Fault::new(&place(value), "", problem));
             }
         };

@@ -56,7 +56,8 @@ pub(super) fn read(value: &Value) -> Result<TcpProtection, Fault> {
     Ok(tcp)
 }
 
-fn rate(value: &Value, object: &str, example: &str) -> Result<u32, Fault> {
+/// Reads a rate of packets that is not 0.
+pub(super) fn rate(value: &Value, object: &str, example: &str) -> Result<u32, Fault> {
     let rate = limit::rate(value, object, "pps", example)?;
     u32::try_from(rate).map_err(|_| not(value, object, "a rate below 4Gpps"))
 }

@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * Challenges to the senders of queries over UDP, which a rule asks for. src/policy/udp.rs describes them. Global functions
+ * as in stages.h.
+ *
+ *	query -> verified source? -> cookie? the source is verified -> rate to the destination -> go on | answer
+ *
+ * No answer is longer than its query.
+ */
+#ifndef SCRUB_UDP_CHALLENGE_H
+#define SCRUB_UDP_CHALLENGE_H
+
+#include "tcp_stage.h"
+
+#define A2S_INFO "Source Engine Query"	/* with its zero */
+#define A2S_INFO_BYTES (5 + sizeof(A2S_INFO))
+#define A2S_MIN (5 + sizeof(__u32))
+#define A2S_NO_CHALLENGE 0xffffffff	/* of a query that has none, and of one that asks for it */
+#define A2S_NO_QUERY (~0ULL)
+
+#define DNS_RESPONSE 0x8000
+#define DNS_OPCODE 0x7800
+#define DNS_TRUNCATED 0x0200
+#define DNS_RECURSION_DESIRED 0x0100
+#define DNS_NAME_MAX 255
+#define DNS_LABEL_MAX 63
+#define DNS_QUESTION_MASK 0x1ff	/* a question has at most 259 bytes */
+
+struct answer_udp {
+	__be16 sport, dport, length, check;
+};
+
+struct a2s_challenge {
+	__be32 head;
+	__u8 kind;
+	__be32 number;
+} __attribute__((packed));
+
+struct dns_header {
+	__be16 id, flags;
+	__be16 questions, answers, authorities, additionals;
+};
+
+/* Returns true for a whole datagram behind an IP header without options or extension headers. */
+static __always_inline int is_plain_udp(const struct scrub_packet *packet)
+{
+	__u32 ip = packet->version == 4 ? sizeof(struct answer_v4) : sizeof(struct answer_v6);
+
+	return packet->transport == IPPROTO_UDP && !(packet->fragment & SCRUB_FIRST_FRAGMENT) &&
+	       packet->payload == link_bytes(packet) + ip + sizeof(struct answer_udp);
+}
+
+/* Returns true if the text of A2S_INFO is here. */
+static __always_inline int has_info_text(const __u8 *at)
+{
+	const __u8 text[] = A2S_INFO;
+
+#pragma unroll
+	for (int i = 0; i < sizeof(text); i++) {
+		if (at[i] != text[i])
+			return 0;
+	}
+	return 1;
+}
+
+/* Returns the challenge in an A2S query; A2S_NO_QUERY for other packets. */
+static __always_inline __u64 a2s_challenge_of(const struct scrub_packet *packet, void *start, void *end)
+{
+	struct a2s_challenge *query = start + (packet->payload & PAYLOAD_MASK);
+	__be32 *number = (void *)query + A2S_INFO_BYTES;
+
+	if (packet->payload_length < A2S_MIN || (void *)(query + 1) > end || query->head != ~0U)
+		return A2S_NO_QUERY;
+	if (query->kind == 'U' || query->kind == 'V')
+		return bpf_ntohl(query->number);
+	if (query->kind != 'T' || packet->payload_length < A2S_INFO_BYTES || (void *)number > end ||
+	    !has_info_text((void *)&query->number))
+		return A2S_NO_QUERY;
+	if (packet->payload_length < A2S_INFO_BYTES + sizeof(*number) || (void *)(number + 1) > end)
+		return A2S_NO_CHALLENGE;
+	return bpf_ntohl(*number);
+}
+
+/*
+ * Returns the bytes of a DNS query's question, and above 32 bits the sum of its words; 0 if the packet is no query that can
+ * be answered.
+ */
+__noinline __u64 scrub_dns_question(struct xdp_md *ctx, struct scrub_packet *packet)
+{
+	void *start = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__u32 sum = 0, left = 0, i;
+	struct dns_header *header;
+	__u8 *at;
+
+	if (!packet)
+		return 0;
+	header = start + (packet->payload & PAYLOAD_MASK);
+	at = (void *)(header + 1);
+	if ((void *)at > end || header->flags & bpf_htons(DNS_RESPONSE | DNS_OPCODE) ||
+	    header->questions != bpf_htons(1))
+		return 0;
+	for (i = 0; i < DNS_NAME_MAX; i++, at++) {
+		__u32 byte;
+
+		if ((void *)(at + 1) > end)
+			return 0;
+		byte = *at;
+		sum += i & 1 ? byte : byte << 8;
+		if (left) {
+			left--;
+			continue;
+		}
+		if (byte > DNS_LABEL_MAX)
+			return 0;
+		if (!byte)
+			goto found;
+		left = byte;
+	}
+	return 0;
+
+found:
+	/* Type and class. */
+	if ((void *)(at + 5) > end || sizeof(*header) + i + 5 > packet->payload_length)
+		return 0;
+#pragma unroll
+	for (int k = 1; k < 5; k++)
+		sum += (i + k) & 1 ? at[k] : at[k] << 8;
+	return (__u64)sum << 32 | (i + 5);
+}
+
+/* Counts a query to its destination. Returns true while there are more than `above` in a second. */
+__noinline int scrub_measure_queries(struct scrub_packet *packet, __u32 kind, __u32 above)
+{
+	__u32 below = above / 4 ?: 1;
+	struct scrub_tcp rates = { .above = { above, above }, .below = { below, below } };
+	struct scrub_meter *meter;
+
+	if (!packet)
+		return 0;
+	meter = meter_of(packet, SCRUB_METER_QUERIES, (__u64)kind << 32 | above, control.secrets);
+	return meter && measure(meter, &rates, SCRUB_LEVEL_RETRANSMIT, now_ns() / SECOND);
+}
+
+/* Returns true for the cookie of this epoch or the last one. */
+static __always_inline int is_cookie(struct scrub_packet *packet, __u32 number)
+{
+	__u64 epoch = now_ns() >> EPOCH_BITS;
+
+	return number == (__u32)scrub_cookie(packet, epoch) || number == (__u32)scrub_cookie(packet, epoch - 1);
+}
+
+/*
+ * Decides on a packet that a rule with a challenge matched; `profile` is the destination's. Returns the cause if it is
+ * answered; 0 if it goes on.
+ */
+__noinline __u32 scrub_challenge_udp(struct xdp_md *ctx, struct scrub_packet *packet, __u32 generation, __u32 rule,
+				     __u32 profile)
+{
+	void *start = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct scrub_params *params = params_of(generation);
+	struct scrub_tcp *tcp = tcp_of(generation, profile);
+	void *image = image_of(generation);
+	const struct scrub_action *action;
+	__u64 number = A2S_NO_CHALLENGE;
+	struct scrub_line *line;
+	int is_a2s;
+
+	if (!packet || !params || !tcp || !image || !is_plain_udp(packet))
+		return 0;
+	line = line_at(image, params->actions + (rule >> 2));
+	if (!line)
+		return 0;
+	action = (void *)&line->entries[(rule & 3) * 2];
+	is_a2s = action->kind == SCRUB_RULE_CHALLENGE_A2S;
+	if (is_a2s)
+		number = a2s_challenge_of(packet, start, end);
+	else if (!scrub_dns_question(ctx, packet))
+		return 0;
+	if (number == A2S_NO_QUERY || scrub_proof_of(packet) == SCRUB_PROOF_STRONG)
+		return 0;
+	if (is_a2s && is_cookie(packet, number)) {
+		scrub_verify(packet, tcp->verified_for, 0);
+		return 0;
+	}
+	if (action->above && !scrub_measure_queries(packet, action->kind, action->above))
+		return 0;
+	return is_a2s ? SCRUB_COUNT_CHALLENGE_A2S : SCRUB_COUNT_CHALLENGE_DNS;
+}
+
+/* Writes the UDP header in front of a payload of `bytes`, whose words have this sum. */
+static __always_inline void write_udp(struct answer_udp *udp, const struct scrub_packet *packet, __u32 bytes,
+				      __u64 sum)
+{
+	__u32 length = sizeof(*udp) + bytes;
+
+	sum += sum_words(packet->src_high) + sum_words(packet->src_low) + sum_words(packet->dst_high) +
+	       sum_words(packet->dst_low) + IPPROTO_UDP + 2 * length + packet->sport + packet->dport;
+	udp->sport = bpf_htons(packet->dport);
+	udp->dport = bpf_htons(packet->sport);
+	udp->length = bpf_htons(length);
+	/* 0 is no checksum. */
+	udp->check = checksum(sum) ?: 0xffff;
+}
+
+/* Begins an answer with a payload of `bytes`, whose words have this sum. Returns the place of the payload. */
+static __always_inline struct answer_place begin_udp_answer(struct xdp_md *ctx, const struct scrub_packet *packet,
+							    __u32 bytes, __u64 sum)
+{
+	__u32 is_v4 = packet->version == 4, datagram = sizeof(struct answer_udp) + bytes;
+	__u32 ip = is_v4 ? sizeof(struct answer_v4) : sizeof(struct answer_v6);
+	struct answer_place place = begin_answer(ctx, packet, frame_bytes(ctx), ip + datagram), none = {};
+
+	if (!place.at)
+		return none;
+	if (is_v4) {
+		struct { struct answer_v4 ip; struct answer_udp udp; } *headers = place.at;
+
+		if ((void *)(headers + 1) > place.end)
+			return none;
+		write_v4(&headers->ip, packet, IPPROTO_UDP, datagram);
+		write_udp(&headers->udp, packet, bytes, sum);
+		place.at = headers + 1;
+	} else {
+		struct { struct answer_v6 ip; struct answer_udp udp; } *headers = place.at;
+
+		if ((void *)(headers + 1) > place.end)
+			return none;
+		write_v6(&headers->ip, packet, IPPROTO_UDP, datagram);
+		write_udp(&headers->udp, packet, bytes, sum);
+		place.at = headers + 1;
+	}
+	return place;
+}
+
+/* Clears the bytes behind an answer that is shorter than the shortest frame. */
+static __always_inline void clear_padding(__u8 *at, void *end)
+{
+	const int max = FRAME_MIN - sizeof(struct ethhdr) - sizeof(struct answer_v4) - sizeof(struct answer_udp) -
+			sizeof(struct a2s_challenge);
+
+#pragma unroll
+	for (int i = 0; i < max; i++) {
+		if ((void *)(at + i + 1) > end)
+			break;
+		at[i] = 0;
+	}
+}
+
+/* Turns an A2S query's frame into the answer: a challenge. Returns XDP_DROP if it cannot be sent. */
+__noinline int scrub_answer_a2s(struct xdp_md *ctx, struct scrub_packet *packet)
+{
+	struct a2s_challenge *answer;
+	struct answer_place place;
+	__u32 cookie;
+	__u64 sum;
+
+	if (!packet)
+		return XDP_DROP;
+	cookie = scrub_cookie(packet, now_ns() >> EPOCH_BITS);
+	/* The number is at an odd offset. */
+	sum = 2 * 0xffff + ('A' << 8 | cookie >> 24) + (cookie >> 8 & 0xffff) + (cookie << 8 & 0xff00);
+	place = begin_udp_answer(ctx, packet, sizeof(*answer), sum);
+	answer = place.at;
+	if (!answer || (void *)(answer + 1) > place.end)
+		return XDP_DROP;
+	answer->head = ~0U;
+	answer->kind = 'A';
+	answer->number = bpf_htonl(cookie);
+	clear_padding((void *)(answer + 1), place.end);
+	return XDP_TX;
+}
+
+/* Turns a DNS query's frame into the answer: truncated, to make the client use TCP. Returns as scrub_answer_a2s. */
+__noinline int scrub_answer_dns(struct xdp_md *ctx, struct scrub_packet *packet)
+{
+	void *start = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct dns_header *header;
+	struct answer_place place;
+	__u64 question;
+	__u32 bytes;
+	__u16 flags;
+
+	if (!packet)
+		return XDP_DROP;
+	header = start + (packet->payload & PAYLOAD_MASK);
+	if ((void *)(header + 1) > end)
+		return XDP_DROP;
+	question = scrub_dns_question(ctx, packet);
+	bytes = question & DNS_QUESTION_MASK;
+	flags = (bpf_ntohs(header->flags) & DNS_RECURSION_DESIRED) | DNS_RESPONSE | DNS_TRUNCATED;
+	place = begin_udp_answer(ctx, packet, sizeof(*header) + bytes,
+				 (question >> 32) + bpf_ntohs(header->id) + flags + 1);
+	header = place.at;
+	if (!header || (void *)(header + 1) > place.end)
+		return XDP_DROP;
+	header->flags = bpf_htons(flags);
+	header->answers = header->authorities = header->additionals = 0;
+	clear_padding((void *)(header + 1) + bytes, place.end);
+	return XDP_TX;
+}
+
+#endif
