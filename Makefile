@@ -9,7 +9,8 @@
 # make readme        writes the tables and the chart of README.md and docs/bench.md from docs/bench.json
 # make vm-test       other kernels, and drivers of real cards, in QEMU: KERNELS="7.2" DRIVERS="igb"
 # make soak          an hour: netmap programs that scribble, are killed, or send random requests: SEEDS=1000 CYCLES=500
-# make install       after make: installs the command, its library, manual pages, completions and documents into PREFIX
+# make soak PARTS=scrub   half an hour: packets on which the XDP program and its oracle decide: PAIRS=100000000
+# make install       after make: installs the command, its library, manual pages, completions, unit and documents into PREFIX
 # make help          this list
 
 PREFIX ?= /usr/local
@@ -88,6 +89,9 @@ install:
 	COMPLETE=bash $(SLUICE) >"$(SHARE)/bash-completion/completions/sluice"
 	COMPLETE=zsh $(SLUICE) >"$(SHARE)/zsh/site-functions/_sluice"
 	COMPLETE=fish $(SLUICE) >"$(SHARE)/fish/vendor_completions.d/sluice.fish"
+	install -d "$(DESTDIR)$(PREFIX)/lib/systemd/system"
+	sed 's|/usr/local/|$(PREFIX)/|g' scrub/systemd/sluice-scrub@.service | \
+		install -m 0644 /dev/stdin "$(DESTDIR)$(PREFIX)/lib/systemd/system/sluice-scrub@.service"
 	install -d "$(SHARE)/doc/sluice"
 	cp -R --parents README.md CHANGELOG.md CONTRIBUTING.md LICENSE-* docs core/examples "$(SHARE)/doc/sluice"
 

@@ -334,7 +334,11 @@ impl Change {
                     has_place_for_session(&policy.sets)?;
                 }
                 *removed = edited.replace(policy);
-                Ok(json!({"applied": path, "removed": removed.texts()}))
+                let mut answer = json!({"applied": path, "removed": removed.texts()});
+                if let Some(time) = confirm {
+                    answer["confirm_within_s"] = time.as_secs_f64().into();
+                }
+                Ok(answer)
             }
             Self::Return { policy, removed: since } => {
                 *removed = edited.return_to(policy, since, Instant::now());

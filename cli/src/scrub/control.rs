@@ -8,13 +8,13 @@ use clap::Subcommand;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sluicegate::control::Client;
-use sluicegate::error::{Error, Result};
+use sluicegate::error::Error;
 
 use super::rules::RulesAction;
 use super::run::whole_seconds;
 use super::sets::SetsAction;
 use super::subscribers::SampleChoice;
-use super::{SocketArgs, metrics, report};
+use super::{ClientArgs, SocketArgs, metrics, report};
 use crate::metrics::MetricsFormat;
 use crate::notice::{failed_answer, write_printable};
 
@@ -27,10 +27,6 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 pub enum Request {
     /// Show what a running scrubber has passed and dropped, and why
     Status {
-        /// Print one JSON object
-        #[arg(long)]
-        #[serde(skip)]
-        json: bool,
         /// Print the counters as metrics, in the format of Prometheus or OpenMetrics
         #[arg(long, value_name = "FORMAT", num_args = 0..=1, require_equals = true, value_enum,
             default_missing_value = "prometheus", conflicts_with = "json")]
@@ -38,7 +34,7 @@ pub enum Request {
         metrics: Option<MetricsFormat>,
         #[command(flatten)]
         #[serde(skip)]
-        socket: SocketArgs,
+        client: ClientArgs,
     },
     /// Replace the policy of a running scrubber, between two packets; counts go on
     Apply {
@@ -51,7 +47,7 @@ pub enum Request {
         confirm: Option<Duration>,
         #[command(flatten)]
         #[serde(skip)]
-        socket: SocketArgs,
+        client: ClientArgs,
     },
     /// Change or list the entries of a running scrubber's sets, at once
     #[command(subcommand)]
@@ -63,13 +59,13 @@ pub enum Request {
     Confirm {
         #[command(flatten)]
         #[serde(skip)]
-        socket: SocketArgs,
+        client: ClientArgs,
     },
     /// Stop a running scrubber
     Stop {
         #[command(flatten)]
         #[serde(skip)]
-        socket: SocketArgs,
+        client: ClientArgs,
     },
     /// Returns the result of a change, or its number as long as it is being made.
     #[command(skip)]
@@ -102,74 +98,81 @@ pub mod seconds {
     }
 }
 
+impl Request {
+    /// Makes paths absolute, and puts rules into TOML.
+    fn complete(self) -> anyhow::Result<Self> {
+        Ok(match self {
+            Self::Apply { policy, confirm, client } => {
+                Self::Apply { policy: absolute(&policy)?, confirm, client }
+            }
+            Self::Sets(action) => Self::Sets(action.absolute()?),
+            Self::Rules(action) => Self::Rules(action.in_toml()),
+            other => other,
+        })
+    }
+
+    /// Returns the scrubber and the form of its answer. None for requests that only programs send.
+    fn client(&self) -> Option<&ClientArgs> {
+        match self {
+            Self::Status { client, .. }
+            | Self::Apply { client, .. }
+            | Self::Confirm { client }
+            | Self::Stop { client } => Some(client),
+            Self::Sets(action) => Some(action.client()),
+            Self::Rules(action) => Some(action.client()),
+            Self::Change { .. } | Self::Samples(_) => None,
+        }
+    }
+
+    /// Prints the answer.
+    fn print(&self, answer: &Value, out: &mut Vec<u8>) -> std::io::Result<()> {
+        let text = |key: &str| answer[key].as_str().unwrap_or_default();
+        match self {
+            Self::Status { .. } => report::print(answer, out),
+            Self::Apply { confirm, .. } => {
+                let file = text("applied");
+                match confirm {
+                    Some(_) => writeln!(out, "{file} applied; keep it with: sluice scrub confirm"),
+                    None => writeln!(out, "{file} applied"),
+                }
+            }
+            Self::Sets(action) => action.print(answer, out),
+            Self::Rules(action) => action.print(answer, out),
+            Self::Confirm { .. } => writeln!(out, "{} confirmed", text("confirmed")),
+            Self::Stop { .. } | Self::Change { .. } | Self::Samples(_) => Ok(()),
+        }
+    }
+}
+
 /// Sends a request to a running scrubber, and shows the answer.
 pub fn ask(request: Request) -> anyhow::Result<()> {
+    let request = request.complete()?;
+    let Some(ClientArgs { socket, json }) = request.client() else { return Ok(()) };
+    let answer = send(socket, &request)?;
     let out = &mut stdout().lock();
-    match request {
-        Request::Status { json, metrics, ref socket } => {
-            let answer = send(socket, &request)?;
-            match metrics {
-                Some(format) => write!(out, "{}", metrics::text(&answer, format))?,
-                None if json => writeln!(out, "{answer}")?,
-                None => write_printable(out, |text| report::print(&answer, text))?,
-            }
-        }
-        Request::Apply { policy, confirm, socket } => {
-            // The scrubber has another working directory.
-            let policy = std::path::absolute(policy)?;
-            check_path(&policy)?;
-            let request = Request::Apply { policy, confirm, socket: socket.clone() };
-            let answer = send(&socket, &request)?;
-            for removed in answer["removed"].as_array().into_iter().flatten() {
-                crate::notice::say(format_args!(
-                    "removed: {}",
-                    removed.as_str().unwrap_or_default()
-                ));
-            }
-            let file = answer["applied"].as_str().unwrap_or_default();
-            match confirm {
-                Some(_) => writeln!(out, "{file} applied; keep it with: sluice scrub confirm")?,
-                None => writeln!(out, "{file} applied")?,
-            }
-        }
-        Request::Sets(action) => {
-            let action = action.absolute()?;
-            let answer = send(action.socket(), &Request::Sets(action.clone()))?;
-            match action {
-                SetsAction::List { json: true, .. } => writeln!(out, "{answer}")?,
-                action => write_printable(out, |text| action.print(&answer, text))?,
-            }
-        }
-        Request::Rules(action) => {
-            let action = action.in_toml();
-            let answer = send(action.socket(), &Request::Rules(action.clone()))?;
-            match action {
-                RulesAction::List { json: true, .. } => writeln!(out, "{answer}")?,
-                action => write_printable(out, |text| action.print(&answer, text))?,
-            }
-        }
-        Request::Confirm { ref socket } => {
-            let answer = send(socket, &request)?;
-            let file = Path::new(answer["confirmed"].as_str().unwrap_or_default());
-            writeln!(out, "{} confirmed", file.display())?;
-        }
-        Request::Stop { ref socket } => {
-            send(socket, &request)?;
-        }
-        Request::Change { .. } | Request::Samples(_) => {}
+    if let Request::Status { metrics: Some(format), .. } = request {
+        write!(out, "{}", metrics::text(&answer, format))?;
+        return Ok(());
     }
+    if *json {
+        writeln!(out, "{answer}")?;
+        return Ok(());
+    }
+    for removed in answer["removed"].as_array().into_iter().flatten() {
+        crate::notice::say(format_args!("removed: {}", removed.as_str().unwrap_or_default()));
+    }
+    write_printable(out, |text| request.print(&answer, text))?;
     Ok(())
 }
 
-/// Fails if a path cannot be sent.
-pub fn check_path(path: &Path) -> Result<()> {
-    match path.to_str() {
-        Some(_) => Ok(()),
-        None => Err(Error::Usage(format!(
-            "{}: the path is not UTF-8; give the file another name",
-            path.display()
-        ))),
+/// Returns an absolute path, because the scrubber has another working directory. Fails if it cannot be sent.
+pub fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
+    let path = std::path::absolute(path)?;
+    if path.to_str().is_none() {
+        let problem = "the path is not UTF-8; give the file another name";
+        return Err(Error::Usage(format!("{}: {problem}", path.display())).into());
     }
+    Ok(path)
 }
 
 /// Sends a request, and waits until the change that it makes is complete. An error of the scrubber becomes this

@@ -12,6 +12,7 @@ mod rules;
 mod run;
 mod samples;
 mod service;
+mod service_manager;
 mod sets;
 mod subscribers;
 mod template;
@@ -53,7 +54,7 @@ enum Action {
     #[command(override_usage = "sluice scrub template web|server")]
     Template(template::TemplateArgs),
     /// Check a policy
-    #[command(override_usage = "sluice scrub check FILE")]
+    #[command(override_usage = "sluice scrub check [OPTIONS] FILE")]
     Check(check::CheckArgs),
     /// Show how a policy decides on a packet: each look-up, and the verdict
     Explain(Box<explain::ExplainArgs>),
@@ -87,6 +88,17 @@ impl SocketArgs {
             None => socket_path("scrub", self.name.as_deref().unwrap_or("scrub")),
         }
     }
+}
+
+/// Which scrubber, and the form of its answer.
+#[derive(clap::Args, Clone, Debug, Default, PartialEq)]
+pub struct ClientArgs {
+    #[command(flatten)]
+    socket: SocketArgs,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
 }
 
 /// Reads a policy. An invalid one is wrong usage.

@@ -42,6 +42,8 @@ impl NamesFile {
             false => self.remove(),
         };
         if let Err(error) = updated {
+            // The names of an earlier policy would be wrong.
+            let _ = self.remove();
             try_say(format_args!(
                 "{}: the next run cannot continue the counters: {error}",
                 self.0.display()
@@ -51,8 +53,10 @@ impl NamesFile {
 
     fn write(&self, text: &str) -> io::Result<()> {
         let new = with_suffix(&self.0, ".new");
-        std::fs::write(&new, text)?;
-        std::fs::rename(new, &self.0)
+        let written = std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, &self.0));
+        written.inspect_err(|_| {
+            let _ = std::fs::remove_file(&new);
+        })
     }
 
     /// Removes the file, if it exists.
@@ -67,6 +71,17 @@ impl NamesFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_stays_of_a_file_that_the_disk_has_no_room_for() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let names = NamesFile(folder.path().join("counters"));
+        std::os::unix::fs::symlink("/dev/full", folder.path().join("counters.new"))
+            .expect("a link");
+        let error = names.write("names").expect_err("no room");
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        assert_eq!(folder.path().read_dir().expect("a folder").count(), 0);
+    }
 
     #[test]
     fn a_name_with_dots_is_kept_whole() {

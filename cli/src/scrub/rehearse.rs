@@ -236,16 +236,19 @@ impl<'a> Rehearsed<'a> {
         let skipped =
             self.skipped.iter().map(|(it, count)| (it.name().to_owned(), (*count).into()));
         let files: Vec<_> = self.files.iter().map(|it| it.display().to_string()).collect();
-        json!({
+        let mut value = json!({
             "files": files,
             "packets": all.packets(),
             "sources": all.sources(),
             "skipped": skipped.collect::<Map<_, _>>(),
-            "recorded": self.recorded.map(Recorded::to_json),
             "passed": self.tally_json(Some(self.rehearsal.of_verdict(Verdict::Pass))),
             "dropped": self.tally_json(Some(self.dropped())),
             "answered": self.tally_json(Some(self.rehearsal.of_verdict(Verdict::Answer))),
-        })
+        });
+        if let Some(recorded) = self.recorded {
+            value["recorded"] = recorded.to_json();
+        }
+        value
     }
 
     /// Returns packets and sources, and their percentages of all.

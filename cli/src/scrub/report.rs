@@ -13,7 +13,7 @@ use sluicegate_scrub::scrubber::{NamedCause, NamedCount, Report};
 use super::service::State;
 use crate::advice::with_namespace;
 use crate::notice::{say, write_printable};
-use crate::units::{show_count, show_pps, show_si};
+use crate::units::{show_bytes, show_count, show_pps, show_si};
 
 /// Returns a verdict's name, also that of rules after which packets go on.
 pub fn verdict_name(verdict: Option<Verdict>) -> &'static str {
@@ -30,7 +30,7 @@ pub fn to_json(state: &State<'_>) -> Value {
     };
     let total = |verdict| {
         let mut total = count(state.report.total(verdict));
-        total.insert("pps".into(), rate(&|it| it.total(verdict).packets).into());
+        insert_rate(&mut total, rate(&|it| it.total(verdict).packets));
         Value::Object(total)
     };
     let counters = state.report.counts().into_iter().map(|named| {
@@ -41,28 +41,36 @@ pub fn to_json(state: &State<'_>) -> Value {
         object.insert("verdict".into(), verdict_name(verdict).into());
         object.extend(count(sum));
         let cause = NamedCause { stage, name, verdict };
-        let pps = rate(&|it| it.find(&cause).packets);
-        object.insert("pps".into(), pps.into());
+        insert_rate(&mut object, rate(&|it| it.find(&cause).packets));
         Value::Object(object)
     });
     let fallbacks = state.fallbacks.iter().map(
         |(interface, reason)| json!({"interface": interface, "reason": with_namespace(reason)}),
     );
-    json!({
+    let mut value = json!({
         "command": "scrub status",
         "interfaces": state.interfaces,
-        "mode": if state.fallbacks.is_empty() { state.attach } else { "skb" },
+        "mode": attach_mode(state),
         "fallbacks": fallbacks.collect::<Vec<_>>(),
         "policy": state.policy.display().to_string(),
+        "memory_bytes": state.memory.total(),
         "monitor": state.mode.monitor,
         "sampling": {"dropped": state.mode.sample_dropped, "passed": state.mode.sample_passed},
         "elapsed_s": state.elapsed.as_secs_f64(),
-        "confirm_within_s": state.unconfirmed.map(|it| it.as_secs_f64()),
         "passed": total(Verdict::Pass),
         "dropped": total(Verdict::Drop),
         "answered": total(Verdict::Answer),
         "counters": counters.collect::<Vec<_>>(),
-    })
+    });
+    if let Some(left) = state.unconfirmed {
+        value["confirm_within_s"] = left.as_secs_f64().into();
+    }
+    value
+}
+
+/// Inserts a rate, if it is known.
+fn insert_rate(object: &mut Map<String, Value>, pps: Option<f64>) {
+    object.extend(pps.map(|pps| ("pps".to_owned(), pps.into())));
 }
 
 /// Prints the state, from its JSON object.
@@ -120,6 +128,23 @@ pub fn publish(state: &State<'_>, as_json: bool) -> anyhow::Result<()> {
         false => write_printable(out, |text| print(&value, text))?,
     }
     Ok(())
+}
+
+/// Returns the mode of the slowest interface.
+fn attach_mode(state: &State<'_>) -> &'static str {
+    if state.fallbacks.is_empty() { state.attach } else { "skb" }
+}
+
+/// Prints on stderr that the scrubber decides on packets.
+pub fn say_ready(state: &State<'_>) {
+    let monitor = if state.mode.monitor { "; monitor: nothing is dropped" } else { "" };
+    say(format_args!(
+        "ready: {} in {} mode, policy {}, up to {} of memory{monitor}",
+        state.interfaces.join(", "),
+        attach_mode(state),
+        state.policy.display(),
+        show_bytes(state.memory.total()),
+    ));
 }
 
 /// Prints status lines by a thread, because a stopped terminal or a full pipe blocks it.

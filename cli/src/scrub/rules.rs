@@ -10,7 +10,7 @@ use sluicegate::error::Error;
 use sluicegate_scrub::policy::{Rule, RuleAction};
 use sluicegate_scrub::scrubber::EditedPolicy;
 
-use super::SocketArgs;
+use super::ClientArgs;
 use super::changes::Change;
 use super::control::seconds;
 use super::run::whole_seconds;
@@ -50,7 +50,7 @@ pub enum RulesAction {
         time: Option<Duration>,
         #[command(flatten)]
         #[serde(skip)]
-        socket: SocketArgs,
+        client: ClientArgs,
     },
     /// Delete a rule, whether it was added or not
     Del {
@@ -59,25 +59,21 @@ pub enum RulesAction {
         rule: String,
         #[command(flatten)]
         #[serde(skip)]
-        socket: SocketArgs,
+        client: ClientArgs,
     },
     /// List the rules, in their order
     List {
-        /// Print one JSON object
-        #[arg(long)]
-        #[serde(skip)]
-        json: bool,
         #[command(flatten)]
         #[serde(skip)]
-        socket: SocketArgs,
+        client: ClientArgs,
     },
 }
 
 impl RulesAction {
-    pub fn socket(&self) -> &SocketArgs {
+    pub fn client(&self) -> &ClientArgs {
         match self {
-            Self::Add { socket, .. } | Self::Del { socket, .. } | Self::List { socket, .. } => {
-                socket
+            Self::Add { client, .. } | Self::Del { client, .. } | Self::List { client, .. } => {
+                client
             }
         }
     }

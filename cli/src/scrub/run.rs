@@ -20,6 +20,7 @@ use sluicegate_scrub::scrubber::{Candidate, EditedPolicy, LIMIT_KEYS, Options, S
 use super::names_file::NamesFile;
 use super::report::{self, StatusLines};
 use super::service::ScrubService;
+use super::service_manager::notify;
 use super::{SocketArgs, read_policy};
 use crate::notice;
 use crate::signals::Signals;
@@ -230,7 +231,10 @@ pub fn run(args: RunArgs) -> anyhow::Result<()> {
         Some(_) => service.confirm_within(args.confirm),
         None => service.keep()?,
     }
+    report::say_ready(&service.state());
+    notify("READY=1");
     let ended = serve(&args, &mut server, &signals, &mut service, &lines);
+    notify("STOPPING=1");
     service.end();
     lines.finish();
     report::publish(&service.state(), args.json)?;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use sluicegate::control::{Answer, Service};
 use sluicegate::error::{Error, Result};
 use sluicegate_scrub::program::Mode;
-use sluicegate_scrub::scrubber::{EditedPolicy, Removed, Report, Scrubber};
+use sluicegate_scrub::scrubber::{EditedPolicy, Memory, Removed, Report, Scrubber};
 
 use super::changes::{Change, Changes, Made, OWN, overtaken};
 use super::control::Request;
@@ -90,6 +90,7 @@ pub struct State<'a> {
     pub attach: &'static str,
     /// The interfaces that are not in native mode, and why.
     pub fallbacks: &'a [(String, String)],
+    pub memory: Memory,
     pub elapsed: Duration,
     pub report: Report,
     /// The time between the two last readings, and what was counted in it.
@@ -197,7 +198,10 @@ impl ScrubService {
     pub fn tick(&mut self) -> Result<()> {
         let now = Instant::now();
         if now >= self.next_check {
-            self.scrubber.check_attached()?;
+            self.scrubber.check_attached().inspect_err(|_| {
+                // A program that is attached nowhere cannot stay.
+                self.done |= !self.scrubber.is_attached();
+            })?;
             self.next_check = now + CHECK_INTERVAL;
         }
         if now >= self.samples[1].0 + SAMPLE_INTERVAL {
@@ -414,6 +418,7 @@ impl ScrubService {
             mode: self.scrubber.mode(),
             attach: self.attach,
             fallbacks: self.scrubber.fallbacks(),
+            memory: self.scrubber.memory(),
             elapsed: self.start.elapsed(),
             report: self.scrubber.report(),
             recent,

@@ -12,9 +12,9 @@ use sluicegate::error::Result;
 use sluicegate_scrub::policy::{SetAction, parse_network};
 use sluicegate_scrub::scrubber::EditedPolicy;
 
-use super::SocketArgs;
+use super::ClientArgs;
 use super::changes::Change;
-use super::control::{check_path, seconds};
+use super::control::{absolute, seconds};
 use super::run::whole_seconds;
 use crate::units::{show_count, show_duration};
 
@@ -41,7 +41,7 @@ pub enum SetsAction {
         time: Option<Duration>,
         #[command(flatten)]
         #[serde(skip)]
-        socket: SocketArgs,
+        client: ClientArgs,
     },
     /// Delete networks from a set, whether they were added or not
     #[command(override_usage = "sluice scrub sets del [OPTIONS] SET NETWORK…")]
@@ -55,7 +55,7 @@ pub enum SetsAction {
         networks: Vec<IpNet>,
         #[command(flatten)]
         #[serde(skip)]
-        socket: SocketArgs,
+        client: ClientArgs,
     },
     /// Add the networks of a file to a set
     Load {
@@ -71,7 +71,7 @@ pub enum SetsAction {
         time: Option<Duration>,
         #[command(flatten)]
         #[serde(skip)]
-        socket: SocketArgs,
+        client: ClientArgs,
     },
     /// Replace all networks of a set, the added ones too, by those of a file
     Replace {
@@ -83,20 +83,16 @@ pub enum SetsAction {
         file: PathBuf,
         #[command(flatten)]
         #[serde(skip)]
-        socket: SocketArgs,
+        client: ClientArgs,
     },
     /// List the sets, or the networks of one
     List {
         /// The set
         #[arg(value_name = "SET")]
         set: Option<String>,
-        /// Print one JSON object
-        #[arg(long)]
-        #[serde(skip)]
-        json: bool,
         #[command(flatten)]
         #[serde(skip)]
-        socket: SocketArgs,
+        client: ClientArgs,
     },
 }
 
@@ -118,21 +114,20 @@ mod networks {
 }
 
 impl SetsAction {
-    pub fn socket(&self) -> &SocketArgs {
+    pub fn client(&self) -> &ClientArgs {
         match self {
-            Self::Add { socket, .. }
-            | Self::Del { socket, .. }
-            | Self::Load { socket, .. }
-            | Self::Replace { socket, .. }
-            | Self::List { socket, .. } => socket,
+            Self::Add { client, .. }
+            | Self::Del { client, .. }
+            | Self::Load { client, .. }
+            | Self::Replace { client, .. }
+            | Self::List { client, .. } => client,
         }
     }
 
     /// Makes paths absolute: the scrubber has another working directory.
     pub fn absolute(mut self) -> anyhow::Result<Self> {
         if let Self::Load { file, .. } | Self::Replace { file, .. } = &mut self {
-            *file = std::path::absolute(&*file)?;
-            check_path(file)?;
+            *file = absolute(file)?;
         }
         Ok(self)
     }

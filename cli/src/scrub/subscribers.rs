@@ -131,15 +131,18 @@ fn to_json(sample: &Sample, cause: Option<NamedCause>, rule: Option<&str>, epoch
         // A sample of an earlier policy.
         None => ("unknown", String::new()),
     };
-    json!({
+    let mut value = json!({
         "time_ns": epoch + sample.time_ns,
         "verdict": verdict.name(),
         "stage": stage,
         "name": name,
-        "rule": rule,
         "frame_bytes": sample.frame_bytes,
         "packet": bytes,
-    })
+    });
+    if let Some(rule) = rule {
+        value["rule"] = rule.into();
+    }
+    value
 }
 
 #[cfg(test)]

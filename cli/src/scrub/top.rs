@@ -15,8 +15,8 @@ use serde_json::Value;
 use sluicegate::control::Client;
 use sluicegate::error::Error;
 
-use super::SocketArgs;
 use super::control::{Request, exchange};
+use super::{ClientArgs, SocketArgs};
 use crate::screen::{POLL_INTERVAL, full_screen, suspend};
 use crate::signals::Signals;
 use crate::top::history::{INTERVALS, block};
@@ -48,8 +48,8 @@ pub fn top(args: &TopArgs) -> anyhow::Result<()> {
 
 /// Returns a scrubber's state. Each question has its own connection, because a suspended command loses it.
 fn status(path: &Path) -> anyhow::Result<Value> {
-    let (json, metrics, socket) = (true, None, SocketArgs::default());
-    exchange(&mut Client::connect(path)?, &Request::Status { json, metrics, socket })
+    let status = Request::Status { metrics: None, client: ClientArgs::default() };
+    exchange(&mut Client::connect(path)?, &status)
 }
 
 fn show(

@@ -99,6 +99,24 @@ pub(super) fn kept_maps(kept: &[&KeptProgram]) -> Result<Option<Object>> {
     load(open, |_| Ok(())).map(Some)
 }
 
+/// Sizes the maps.
+fn size(
+    open: &mut OpenObject,
+    cpus: u32,
+    limit_lines: u32,
+    flow_lines: u32,
+) -> libbpf_rs::Result<()> {
+    for mut map in open.maps_mut() {
+        match map.name().to_str() {
+            Some("scrub_counters") => map.set_max_entries(cpus * 2 * u32::from(COUNTERS))?,
+            Some("scrub_flows") => map.set_max_entries(flow_lines)?,
+            Some("scrub_limits" | "scrub_sources") => map.set_max_entries(limit_lines)?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// Makes the maps, and loads a program.
 pub(super) fn maps(
     program: Option<&str>,
@@ -106,17 +124,21 @@ pub(super) fn maps(
     limit_lines: u32,
     flow_lines: u32,
 ) -> Result<Object> {
-    load(open(program)?, |open| {
-        for mut map in open.maps_mut() {
-            match map.name().to_str() {
-                Some("scrub_counters") => map.set_max_entries(cpus * 2 * u32::from(COUNTERS))?,
-                Some("scrub_flows") => map.set_max_entries(flow_lines)?,
-                Some("scrub_limits" | "scrub_sources") => map.set_max_entries(limit_lines)?,
-                _ => {}
-            }
-        }
-        Ok(())
-    })
+    load(open(program)?, |open| size(open, cpus, limit_lines, flow_lines))
+}
+
+/// Returns the bytes of the maps that [`maps`] makes.
+pub(super) fn map_bytes(cpus: u32, limit_lines: u32, flow_lines: u32) -> Result<u64> {
+    let mut open = open(None)?;
+    size(&mut open, cpus, limit_lines, flow_lines).map_err(|error| failed("size", error))?;
+    let bytes = open.maps().map(|map| {
+        let copies = if map.map_type().is_percpu() { cpus } else { 1 };
+        // Values are aligned (kernel/bpf/arraymap.c, `array_map_alloc`).
+        u64::from(map.value_size().next_multiple_of(8))
+            * u64::from(map.max_entries())
+            * u64::from(copies)
+    });
+    Ok(bytes.sum())
 }
 
 /// Loads the program at the stage for an interface's chain, with the maps of another instance.

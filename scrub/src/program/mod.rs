@@ -140,8 +140,7 @@ impl Program {
     }
 
     fn with(program: Option<&str>, limit_keys: u32) -> Result<Self> {
-        let limit_lines = limit_lines(limit_keys);
-        let cpus = libbpf_rs::num_possible_cpus().map_err(|error| load::failed("count", error))?;
+        let (limit_lines, cpus) = (limit_lines(limit_keys), possible_cpus()?);
         let object = load::maps(program, cpus as u32, limit_lines, limit_lines * FLOW_LINES)?;
         let program = Self {
             mode: Mode::default(),
@@ -156,13 +155,22 @@ impl Program {
         Ok(program)
     }
 
+    /// Returns the bytes of the maps that [`new`](Self::new) makes.
+    ///
+    /// # Errors
+    /// libbpf cannot read the program.
+    pub fn map_bytes(limit_keys: u32) -> Result<u64> {
+        let limit_lines = limit_lines(limit_keys);
+        load::map_bytes(possible_cpus()? as u32, limit_lines, limit_lines * FLOW_LINES)
+    }
+
     /// Takes over the maps of a program that an earlier owner kept at some stages, with its tables, limits and counters.
     ///
     /// # Errors
     /// It is another version of the program, or none of this crate; it is kept at other stages, too; or not all of them
     /// have the same program.
     pub fn adopt(kept: &[&KeptProgram]) -> Result<Self> {
-        let cpus = libbpf_rs::num_possible_cpus().map_err(|error| load::failed("count", error))?;
+        let cpus = possible_cpus()?;
         let Some(object) = load::kept_maps(kept)? else {
             return Err(Error::Usage(
                 "another version of sluice keeps its scrubber there, or other scrubbers than one: `sluice detach` of \
@@ -417,9 +425,14 @@ impl Program {
 
 /// Returns the number of keys for which a program has room if it is made for `limit_keys`.
 pub fn limit_keys(limit_keys: u32) -> u32 {
-    limit_lines(limit_keys) * KEYS_PER_LINE
+    limit_lines(limit_keys).saturating_mul(KEYS_PER_LINE)
 }
 
+fn possible_cpus() -> Result<usize> {
+    libbpf_rs::num_possible_cpus().map_err(|error| load::failed("count", error))
+}
+
+/// Returns the lines that hold this number of keys of limits.
 fn limit_lines(limit_keys: u32) -> u32 {
     limit_keys.div_ceil(KEYS_PER_LINE).max(2).next_power_of_two()
 }

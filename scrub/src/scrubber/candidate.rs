@@ -5,6 +5,7 @@ use std::io;
 use sluicegate::error::{Error, Result};
 
 use super::LIMIT_KEYS;
+use super::memory::ensure_available;
 use super::report::{NamedCause, Names};
 use crate::cause::Decision;
 use crate::counters;
@@ -29,16 +30,20 @@ pub type TimedFrame = (u64, Vec<u8>);
 pub struct Candidate {
     pub(super) policy: Policy,
     pub(super) tables: LoadedTables,
+    /// Bytes of the tables.
+    pub(super) bytes: u64,
 }
 
 impl Candidate {
     /// Makes a policy's tables.
     ///
     /// # Errors
-    /// The policy does not fit; too little memory.
+    /// The policy does not fit; too little memory, also for [`check`](Self::check).
     pub fn build(policy: Policy) -> Result<Self> {
-        let tables = LoadedTables::load(&super::build(&policy)?)?;
-        Ok(Self { policy, tables })
+        let tables = super::build(&policy)?;
+        let bytes = tables.image.bytes() as u64;
+        ensure_available("the tables of the policy", bytes + Program::map_bytes(LIMIT_KEYS)?)?;
+        Ok(Self { policy, tables: LoadedTables::load(&tables)?, bytes })
     }
 
     /// Compares the tables with the oracle: on recent frames, in the order of their times, then on generated ones.

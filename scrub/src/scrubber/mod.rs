@@ -3,6 +3,7 @@
 mod candidate;
 mod counter_names;
 mod edited;
+mod memory;
 mod report;
 mod samples;
 
@@ -21,6 +22,8 @@ use crate::tables::Tables;
 pub use candidate::{Candidate, TimedFrame};
 pub use counter_names::CounterNames;
 pub use edited::{AddedRule, EditedPolicy, Removed, SESSION, Until};
+pub use memory::Memory;
+use memory::ensure_available;
 pub(crate) use report::Names;
 pub use report::{NamedCause, NamedCount, Report, StageName};
 use samples::Samples;
@@ -64,6 +67,7 @@ pub struct Scrubber {
     samples: Samples,
     program: Program,
     policy: Policy,
+    memory: Memory,
     learning_time: Duration,
     /// Counts of earlier policies.
     earlier: Report,
@@ -106,7 +110,7 @@ impl Scrubber {
         options: &Options,
         earlier: Option<&CounterNames>,
     ) -> Result<Self> {
-        let Candidate { policy, tables } = candidate;
+        let Candidate { policy, tables, bytes } = candidate;
         let (mut taken, mut fallbacks) = (Vec::new(), Vec::new());
         for interface in interfaces {
             let (resident, fallback) = Resident::join(interface, options.attach)?;
@@ -119,7 +123,12 @@ impl Scrubber {
         let owned: Vec<_> = kept.iter().flatten().collect();
         let is_adopted = !owned.is_empty();
         let mut program = match owned.len() {
-            0 => Program::new(options.limit_keys)?,
+            0 => {
+                let memory = Memory::of_tables(bytes, options.limit_keys)?;
+                // The kernel has the tables.
+                ensure_available("the maps of the scrubber", memory.total() - bytes)?;
+                Program::new(options.limit_keys)?
+            }
             count if count == interfaces.len() => Program::adopt(&owned)?,
             _ => {
                 return Err(Error::Usage(
@@ -146,6 +155,7 @@ impl Scrubber {
         }
         program.set_stages(interfaces.len());
         let earlier = earlier.filter(|_| is_adopted).map(|it| it.report(&last)).unwrap_or_default();
+        let memory = Memory::of_tables(bytes, program.limit_keys())?;
         let mut scrubber = Self {
             stages,
             interfaces: interfaces.to_vec(),
@@ -153,6 +163,7 @@ impl Scrubber {
             program,
             samples,
             policy,
+            memory,
             learning_time: options.learning_time,
             earlier,
         };
@@ -198,6 +209,11 @@ impl Scrubber {
         &self.fallbacks
     }
 
+    /// Returns the memory that it needs.
+    pub fn memory(&self) -> Memory {
+        self.memory
+    }
+
     /// Returns the present policy.
     pub fn policy(&self) -> &Policy {
         &self.policy
@@ -222,6 +238,7 @@ impl Scrubber {
         let last = self.program.switch(&candidate.tables)?;
         self.earlier.add(Report::new(&self.policy, &last));
         self.policy = candidate.policy;
+        self.memory.tables = candidate.bytes;
         Ok(())
     }
 
@@ -265,6 +282,11 @@ impl Scrubber {
     /// It was detached, or the interface was removed.
     pub fn check_attached(&self) -> Result<()> {
         self.stages.iter().try_for_each(ScrubStage::check_attached)
+    }
+
+    /// Returns true if the program is still attached to one of the interfaces.
+    pub fn is_attached(&self) -> bool {
+        self.stages.iter().any(|it| it.check_attached().is_ok())
     }
 }
 

@@ -1,6 +1,8 @@
 //! `sluice scrub`: a running scrubber on right0 of a lab, and its control socket.
 
 mod explain;
+mod json;
+mod leftovers;
 mod metrics;
 mod rehearse;
 mod resident;
@@ -8,7 +10,9 @@ mod rules;
 mod samples;
 mod scratch;
 mod sets;
+mod start;
 mod top;
+mod unit;
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;

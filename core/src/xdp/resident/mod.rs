@@ -43,6 +43,7 @@ pub(crate) use stage::{ClaimLock, Direct, Stage};
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use shared::{ControlPage, END, Tallies};
@@ -60,6 +61,8 @@ const MAX_ATTEMPTS: usize = 100;
 #[derive(Debug)]
 pub struct Resident {
     interface: String,
+    /// The folder of its pins.
+    pins: PathBuf,
     rx_queues: u32,
     mode: Mode,
     program: u32,
@@ -210,6 +213,7 @@ impl Resident {
         let mapped = Tallies::map(tallies.fd.as_fd(), tallies.entries).map_err(failed)?;
         Ok(Self {
             interface: interface.name.clone(),
+            pins: pin::pins(interface)?,
             rx_queues: interface.rx_queues,
             mode,
             program,

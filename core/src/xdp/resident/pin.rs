@@ -22,6 +22,8 @@ const BPF_FS: &str = "/sys/fs/bpf";
 const PINS: &str = "/sys/fs/bpf/sluice";
 /// File name of a pinned link.
 const LINK: &str = "link";
+/// A folder beside the pins, if only the scrub stage needs them.
+const ONLY_SCRUB: &str = "only-scrub";
 /// The capabilities to pin and unpin, as in docs/running.md.
 const PIN_CAPABILITIES: &str =
     "CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN and, as another user than root, CAP_DAC_OVERRIDE";
@@ -35,6 +37,15 @@ impl Resident {
     /// No BPF file system, a missing privilege, another holder of the lock, or a program that is
     /// detached already. Nothing is pinned then.
     pub fn keep(&self, interface: &Interface) -> Result<()> {
+        self.pin(interface, false)
+    }
+
+    /// Pins the program until [`unpin_of_scrub`](Self::unpin_of_scrub), unless [`keep`](Self::keep) pins it too.
+    pub(super) fn pin_for_scrub(&self, interface: &Interface) -> Result<()> {
+        self.pin(interface, true)
+    }
+
+    fn pin(&self, interface: &Interface, only_scrub: bool) -> Result<()> {
         let failed = |error| failed(error, "keep the XDP program in", PINS);
         if !statfs(BPF_FS).is_ok_and(|it| it.filesystem_type() == BPF_FS_MAGIC) {
             return Err(Error::Unsupported {
@@ -49,26 +60,38 @@ impl Resident {
         // A detaching process takes the lock, too: a program that is attached now stays attached until this
         // is done.
         self.check_attached()?;
+        let mark = self.pins.join(ONLY_SCRUB);
         if self.is_pinned(interface) {
-            return Ok(());
+            return if only_scrub { Ok(()) } else { clear(&mark).map_err(failed) };
         }
         sweep();
-        let folder = pins(interface)?;
         // The map of stages is pinned, too, because it is emptied when its last descriptor is closed. The
         // link comes last: if its pin exists, the pins are complete.
         let objects = [("stages", self.stages.as_fd()), (LINK, self.link.as_fd())];
-        replace(&folder, &objects).map_err(failed)
+        replace(&self.pins, &objects).map_err(failed)?;
+        if only_scrub { std::fs::create_dir(mark).map_err(failed) } else { Ok(()) }
+    }
+
+    /// Removes the pins if only the scrub stage needs them. The program stays attached until its last user ends.
+    pub(super) fn unpin_of_scrub(&self) {
+        let is_marked = || self.pins.join(ONLY_SCRUB).exists();
+        if !is_marked() {
+            return;
+        }
+        if let Ok(Some(folder)) = open(Path::new(PINS))
+            && let Ok(_lock) = lock(folder, LOCK_TIMEOUT)
+            && is_marked()
+        {
+            // Pins that stay do no harm.
+            let _ = clear(&self.pins);
+        }
     }
 
     /// Returns true if the program is pinned. Pins of a detached program do not count. Neither do pins of a
     /// removed interface, whose index another may have by now, nor pins that this process may not read.
     pub fn is_pinned(&self, interface: &Interface) -> bool {
         let ours = Attachment { program: self.program, interface: interface.index };
-        pins(interface)
-            .and_then(|folder| {
-                let link = bpf::open_pinned(&path_text(&folder.join(LINK)));
-                link.map_err(|error| self.failed("look for the pins of", error))
-            })
+        bpf::open_pinned(&path_text(&self.pins.join(LINK)))
             .is_ok_and(|link| bpf::attachment(link.as_fd()).is_ok_and(|it| it == Some(ours)))
     }
 
@@ -77,7 +100,7 @@ impl Resident {
     /// # Errors
     /// The kernel refused, or another process holds the lock.
     pub fn detach(&self, interface: &Interface) -> Result<()> {
-        unpin_and_detach(interface, self.link.as_fd())?;
+        unpin_and_detach(interface, &self.pins, self.link.as_fd())?;
         self.control.set_detached();
         Ok(())
     }
@@ -91,7 +114,7 @@ impl Resident {
         let Some((program, ..)) = super::open_program(interface)? else { return Ok(false) };
         let link = bpf::link_of(program).map_err(|error| super::not_found(error, interface))?;
         let Some(link) = link else { return Ok(false) };
-        unpin_and_detach(interface, link.as_fd())?;
+        unpin_and_detach(interface, &pins(interface)?, link.as_fd())?;
         Ok(true)
     }
 
@@ -117,13 +140,13 @@ impl Resident {
 }
 
 /// Removes a program's pins, and detaches it.
-fn unpin_and_detach(interface: &Interface, link: BorrowedFd<'_>) -> Result<()> {
+fn unpin_and_detach(interface: &Interface, pins: &Path, link: BorrowedFd<'_>) -> Result<()> {
     let failed = |error| failed(error, "take the pins away of", &interface.name);
     // Without the folder no pins exist, and no lock is needed.
     let folder = open(Path::new(PINS)).map_err(failed)?;
     let _lock = folder.map(|folder| lock(folder, LOCK_TIMEOUT)).transpose()?;
     sweep();
-    clear(&pins(interface)?).map_err(failed)?;
+    clear(pins).map_err(failed)?;
     bpf::detach(link).map_err(|error| privileged(error, "detach from", &interface.name))
 }
 

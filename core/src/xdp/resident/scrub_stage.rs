@@ -91,15 +91,17 @@ impl ScrubStage {
     /// As [`Resident::keep`].
     pub fn keep(&self, interface: &Interface) -> Result<()> {
         let resident = self.0.resident();
-        resident.keep(interface)?;
+        resident.pin_for_scrub(interface)?;
         resident.control.set_kept(true);
         Ok(())
     }
 
-    /// Ends [`keep`](Self::keep): when this value is dropped, the program is removed. The resident program stays
-    /// pinned.
+    /// Ends [`keep`](Self::keep): when this value is dropped, the program is removed. So is the resident program without
+    /// other users, unless [`Resident::keep`] pinned it.
     pub fn release(&self) {
-        self.0.resident().control.set_kept(false);
+        let resident = self.0.resident();
+        resident.control.set_kept(false);
+        resident.unpin_of_scrub();
     }
 
     /// Returns the program that an earlier owner kept at the stage, with its maps. None if the stage was free.
