@@ -6,7 +6,7 @@ use std::process::Command;
 
 fn main() {
     println!("cargo::rerun-if-changed=bpf");
-    for name in ["scrub", "cost"] {
+    for name in ["scrub", "cost", "handover"] {
         if let Err(error) = compile(name) {
             error.lines().for_each(|line| println!("cargo::error={line}"));
             println!("cargo::error=bpf/{name}.bpf.c: scripts/setup.sh installs clang");

@@ -114,6 +114,15 @@ struct answer_place {
 	void *end;		/* of the frame */
 };
 
+static __always_inline void exchange_macs(struct ethhdr *ethernet)
+{
+	__u8 mac[ETH_ALEN];
+
+	__builtin_memcpy(mac, ethernet->h_dest, ETH_ALEN);
+	__builtin_memcpy(ethernet->h_dest, ethernet->h_source, ETH_ALEN);
+	__builtin_memcpy(ethernet->h_source, mac, ETH_ALEN);
+}
+
 /*
  * Makes a frame of `bytes` one for an IP packet of `length`. What is before the IP header stays, with the addresses
  * exchanged.
@@ -123,21 +132,17 @@ static __always_inline struct answer_place begin_answer(struct xdp_md *ctx, cons
 {
 	struct answer_place place = {};
 	struct ethhdr *ethernet;
-	__u8 mac[ETH_ALEN];
+	__u32 headers = link_bytes(packet) + length;
 
-	length += link_bytes(packet);
-	if (length < FRAME_MIN)
-		length = FRAME_MIN;
+	length = headers < FRAME_MIN ? FRAME_MIN : headers;
 	/* A driver without room behind a frame cannot lengthen it: then the interface pads it. */
-	if (bytes != length && bpf_xdp_adjust_tail(ctx, (int)(length - bytes)) && bytes > length)
+	if (bytes != length && bpf_xdp_adjust_tail(ctx, (int)(length - bytes)) && (bytes > length || bytes < headers))
 		return place;
 	ethernet = (void *)(long)ctx->data;
 	place.end = (void *)(long)ctx->data_end;
 	if ((void *)(ethernet + 1) > place.end)
 		return place;
-	__builtin_memcpy(mac, ethernet->h_dest, ETH_ALEN);
-	__builtin_memcpy(ethernet->h_dest, ethernet->h_source, ETH_ALEN);
-	__builtin_memcpy(ethernet->h_source, mac, ETH_ALEN);
+	exchange_macs(ethernet);
 	place.at = (void *)ethernet + link_bytes(packet);
 	return place;
 }

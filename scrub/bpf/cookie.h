@@ -26,8 +26,11 @@
 	a ^= next;							\
 } while (0)
 
-/* Returns SipHash-1-3 of a packet's addresses and ports, and an epoch. */
-static __always_inline __u64 cookie_of(const struct scrub_packet *packet, __u64 epoch, __u64 key0, __u64 key1)
+/*
+ * Returns SipHash-1-3 of a packet's addresses and ports, and an epoch; with `has_number` also of a number.
+ */
+static __always_inline __u64 packet_hash(const struct scrub_packet *packet, __u64 epoch, int has_number, __u64 number,
+					 __u64 key0, __u64 key1)
 {
 	__u64 a = key0 ^ 0x736f6d6570736575ULL, b = key1 ^ 0x646f72616e646f6dULL;
 	__u64 c = key0 ^ 0x6c7967656e657261ULL, d = key1 ^ 0x7465646279746573ULL;
@@ -43,12 +46,21 @@ static __always_inline __u64 cookie_of(const struct scrub_packet *packet, __u64 
 		SIP_WORD(packet->dst_low);
 	}
 	SIP_WORD((__u64)packet->sport << 48 | (__u64)packet->dport << 32 | (__u32)epoch);
+	if (has_number) {
+		bytes += 8;
+		SIP_WORD(number);
+	}
 	SIP_WORD(bytes << 56);
 	c ^= 0xff;
 	SIP_ROUND(a, b, c, d);
 	SIP_ROUND(a, b, c, d);
 	SIP_ROUND(a, b, c, d);
 	return a ^ b ^ c ^ d;
+}
+
+static __always_inline __u64 cookie_of(const struct scrub_packet *packet, __u64 epoch, __u64 key0, __u64 key1)
+{
+	return packet_hash(packet, epoch, 0, 0, key0, key1);
 }
 
 /* The bit that is changed in cookies behind a SYN's sequence number. */

@@ -29,7 +29,7 @@ struct scrub_packet {
 	__u64 src_high, src_low;
 	__u64 dst_high, dst_low;
 	__u32 flow_label;	/* of IPv6 */
-	__u32 seq;		/* of TCP */
+	__u32 seq, ack;		/* of TCP */
 	__u32 fragment_id;
 	__u16 fragment_offset;	/* in units of 8 bytes */
 	__u16 fragment_bytes;	/* behind the header that has the offset */
@@ -48,6 +48,7 @@ struct scrub_packet {
 	__u8 icmp_type, icmp_code;
 	__u8 fragment;		/* enum scrub_fragment */
 	__u8 transport;		/* its protocol, if the packet has a known transport header; 0 otherwise */
+	__u8 handover;		/* of a SYN that is answered: enum scrub_handover_mode */
 };
 
 /* The result of parsing; the numbers of defects as src/cause.rs has them. */
@@ -134,6 +135,7 @@ static __always_inline enum scrub_parsed parse_transport(struct scrub_packet *pa
 		packet->dport = bpf_ntohs(tcp->dest);
 		packet->tcp_flags = ((__u8 *)tcp)[13];
 		packet->seq = bpf_ntohl(tcp->seq);
+		packet->ack = bpf_ntohl(tcp->ack_seq);
 		length = tcp->doff * 4;
 		if (length < sizeof(*tcp))
 			return SCRUB_BAD_HEADER;

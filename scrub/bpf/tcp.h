@@ -62,7 +62,8 @@ enum scrub_meter_kind {
 struct scrub_tcp {
 	__u8 challenge;		/* enum scrub_challenge */
 	__u8 state;		/* flows are known or not */
-	__u16 reserved;
+	__u8 handover;		/* enum scrub_handover_mode */
+	__u8 reserved;
 	__u32 above[SCRUB_LEVELS - 1];	/* packets in a second, above which the levels are entered */
 	__u32 below[SCRUB_LEVELS - 1];	/* and below which they are left */
 	__u32 reserved2;

@@ -3,7 +3,7 @@
 #ifndef SCRUB_TCP_STAGE_H
 #define SCRUB_TCP_STAGE_H
 
-#include "answer.h"
+#include "handover.h"
 #include "maps.h"
 #include "tcp.h"
 
@@ -154,6 +154,7 @@ __noinline __u32 scrub_decide_tcp(struct scrub_packet *packet, __u32 generation,
 	if (!packet || !tcp)
 		return 0;
 	if ((packet->tcp_flags & SYN_ACK) == TCP_SYN) {
+		packet->handover = tcp->handover;
 		cause = decide_syn(packet, tcp, generation, profile);
 		if (!cause && tcp->state && scrub_find_flow(packet) != SCRUB_FLOW_KNOWN)
 			scrub_learn_flow(packet, 1);
@@ -163,6 +164,13 @@ __noinline __u32 scrub_decide_tcp(struct scrub_packet *packet, __u32 generation,
 	    scrub_answers_challenge(packet)) {
 		scrub_verify(packet, tcp->verified_for, 0);
 		return SCRUB_COUNT_CHALLENGE_ANSWERED;
+	}
+	if ((packet->tcp_flags & (TCP_RST | SYN_ACK)) == TCP_ACK && tcp->challenge != SCRUB_CHALLENGE_OFF &&
+	    scrub_acknowledges_cookie(packet)) {
+		scrub_verify(packet, tcp->verified_for, 0);
+		if (tcp->state && scrub_find_flow(packet) != SCRUB_FLOW_KNOWN)
+			scrub_learn_flow(packet, 1);
+		return 0;
 	}
 	if (!tcp->state)
 		return 0;
@@ -182,6 +190,8 @@ __noinline int scrub_answer(struct xdp_md *ctx, struct scrub_packet *packet)
 {
 	if (!packet)
 		return XDP_DROP;
+	if (scrub_hand_over(ctx, packet))
+		return XDP_TX;
 	return write_answer(ctx, packet, frame_bytes(ctx), scrub_cookie(packet, now_ns() >> EPOCH_BITS)) ? XDP_TX :
 													 XDP_DROP;
 }

@@ -118,6 +118,8 @@ pub struct Packet<'a> {
     pub dscp: u8,
     /// The sequence number of TCP.
     pub seq: u32,
+    /// The acknowledgement number of TCP.
+    pub ack: u32,
     /// The flags of TCP: byte 13 of the header.
     pub tcp_flags: u8,
     /// The identification that fragments of one packet have.
@@ -340,6 +342,7 @@ fn parse_transport(packet: &mut Packet<'_>) -> Result<(), Defect> {
             (packet.sport, packet.dport) = (be16(header, 0), be16(header, 2));
             packet.tcp_flags = header[13];
             packet.seq = u32::from(be16(header, 4)) << 16 | u32::from(be16(header, 6));
+            packet.ack = u32::from(be16(header, 8)) << 16 | u32::from(be16(header, 10));
             packet.transport = Transport::Tcp;
         }
         protocol::UDP => {
@@ -395,6 +398,7 @@ fn empty_packet<'a>(src: IpAddr, dst: IpAddr) -> Packet<'a> {
         dport: 0,
         length: 0,
         seq: 0,
+        ack: 0,
         ttl: 0,
         dscp: 0,
         tcp_flags: 0,

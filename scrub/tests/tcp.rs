@@ -69,6 +69,19 @@ impl Pair {
         self.oracle.acknowledgement(&spec.build(), self.now).unwrap()
     }
 
+    /// Lets SYN cookies come back, until they are too old.
+    fn expect_cookies(&mut self) {
+        self.program.expect_cookies_until(u64::MAX).unwrap();
+        self.oracle.expect_cookies_until(u64::MAX);
+    }
+
+    /// Returns the packet of a client that got a SYN cookie as the answer to its SYN.
+    fn acknowledgement(&self, syn: &FrameSpec) -> FrameSpec {
+        let cookie = self.oracle.syn_cookie(&syn.build(), self.now).unwrap();
+        let (seq, ack) = (syn.seq.wrapping_add(1), cookie.wrapping_add(1));
+        FrameSpec { tcp_flags: ACK, seq, ack, payload: Vec::new(), ..syn.clone() }
+    }
+
     /// Decides on the RST of a client that was challenged, whose SYN this was.
     #[track_caller]
     fn reset(&mut self, syn: &FrameSpec, seq: u32) -> Cause {
@@ -268,6 +281,55 @@ fn answers_to_all_kinds_of_syns_are_valid() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn the_acknowledgement_of_a_syn_cookie_verifies_its_source() {
+    if !root::is_root() {
+        return;
+    }
+    let mut pair = Pair::new("{ challenge = 'always', state = 'on', above = 10, below = 4 }");
+    pair.expect_cookies();
+    for first in [syn(1), syn_v6(1)] {
+        let unknown =
+            |number: u16| FrameSpec { tcp_flags: ACK, sport: 50_000 + number, ..first.clone() };
+        for number in 0..11 {
+            pair.decide(&unknown(number));
+        }
+        assert_eq!(pair.decide(&unknown(20)), Cause::UnknownFlow);
+        let answer = pair.acknowledgement(&first);
+        for wrong in [
+            FrameSpec { ack: answer.ack ^ 16, ..answer.clone() },
+            FrameSpec { ack: answer.ack + 1, ..answer.clone() },
+            FrameSpec { seq: answer.seq + 1, ..answer.clone() },
+            FrameSpec { sport: answer.sport + 1, ..answer.clone() },
+            FrameSpec { tcp_flags: ACK | SYN, ..answer.clone() },
+        ] {
+            assert_eq!(pair.decide(&wrong), Cause::UnknownFlow, "{wrong:?}");
+        }
+        assert_eq!(pair.decide(&first), Cause::Challenge);
+        // The MSS is not hashed.
+        let answer = FrameSpec { ack: answer.ack + 6, ..answer };
+        assert_eq!(pair.decide(&answer), Cause::Default);
+        assert_eq!(pair.decide(&first), Cause::Default, "the source is verified");
+        let next = FrameSpec { ack: answer.ack + 1000, ..answer };
+        assert_eq!(pair.decide(&next), Cause::Default, "the flow is known");
+    }
+}
+
+#[test]
+fn syn_cookies_are_valid_in_two_epochs() {
+    if !root::is_root() {
+        return;
+    }
+    for (late, cause) in [(0, Cause::Default), (1, Cause::Default), (2, Cause::Challenge)] {
+        let mut pair = Pair::new("'always'");
+        pair.expect_cookies();
+        let answer = pair.acknowledgement(&syn(1));
+        pair.now += late << 36;
+        assert_eq!(pair.decide(&answer), Cause::Default);
+        assert_eq!(pair.decide(&syn(1)), cause, "{late} epochs later");
     }
 }
 

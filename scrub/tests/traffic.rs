@@ -21,12 +21,17 @@ use sluicegate_scrub::program;
 use sluicegate_scrub::scrubber::{Candidate, NamedCause, Options, Scrubber, StageName};
 use sluicegate_scrub::testing::{FrameSpec, Random, a2s_query};
 
+#[path = "traffic/handover.rs"]
+mod handover;
+
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Sources of floods are in 11.0.0.0/8.
 const FLOOD: u8 = 11;
 const SYN: u8 = 2;
 const ACK: u8 = 16;
 const CLIENT_THREADS: usize = 8;
+/// All clients are challenged, and none is handed over to the kernel.
+const ALWAYS: &str = "{ challenge = 'always', handover = 'off' }";
 
 /// A lab whose left host has the addresses 10.77.0.0/16 and fd77::/16.
 fn lab() -> Option<Lab> {
@@ -302,7 +307,7 @@ fn connections_succeed(mode: Mode) {
     let connections = connections();
     let Some(lab) = lab() else { return };
     let _woken = (mode == Mode::Native).then(|| wake(&lab));
-    let scrubber = scrub(&lab, "'always'", &attach(mode));
+    let scrubber = scrub(&lab, ALWAYS, &attach(mode));
     for (kind, address) in (1..).zip(["198.18.0.2", "2001:db8:18::2"]) {
         let server = listen(&lab, address);
         let flooded = SocketAddr::new("198.18.0.2".parse().unwrap(), server.1.port());
@@ -331,7 +336,8 @@ fn connections_succeed_in_skb_mode() {
 fn connections_survive_the_ladder() {
     let Some(lab) = lab() else { return };
     let _woken = wake(&lab);
-    let scrubber = scrub(&lab, "{ above = 200, below = 50, state = 'on' }", &attach(Mode::Native));
+    let tcp = "{ above = 200, below = 50, state = 'on', handover = 'off' }";
+    let scrubber = scrub(&lab, tcp, &attach(Mode::Native));
     let server = listen(&lab, "198.18.0.2");
     let left = lab.netns("left");
     let early =
@@ -375,7 +381,7 @@ fn connections_survive_the_ladder() {
 fn a_monitor_answers_nothing() {
     let Some(lab) = lab() else { return };
     let mode = program::Mode { monitor: true, ..program::Mode::default() };
-    let scrubber = scrub(&lab, "'always'", &Options { mode, ..attach(Mode::Native) });
+    let scrubber = scrub(&lab, ALWAYS, &Options { mode, ..attach(Mode::Native) });
     let server = listen(&lab, "198.18.0.2");
     connect_all(&lab, &server, 0, 10);
     assert_eq!(count(&scrubber, "challenge"), 10);
@@ -425,7 +431,7 @@ fn clients_behind_a_firewall_connect() {
         "nft 'add table ip f; add chain ip f in { type filter hook input priority 0; policy drop; }; \
          add rule ip f in iif lo accept; add rule ip f in ct state established,related accept'",
     );
-    let scrubber = scrub(&lab, "'always'", &attach(Mode::Native));
+    let scrubber = scrub(&lab, ALWAYS, &attach(Mode::Native));
     let server = listen(&lab, "198.18.0.2");
     connect_all(&lab, &server, 0, 200);
     assert_eq!(count(&scrubber, "challenge"), 200);
@@ -438,7 +444,7 @@ fn a_syn_of_several_buffers_is_answered() {
     run(&lab, "left", "ip link set left0 mtu 9000");
     run(&lab, "right", "ip link set right0 mtu 9000");
     let _woken = wake(&lab);
-    let scrubber = scrub(&lab, "'always'", &attach(Mode::Native));
+    let scrubber = scrub(&lab, ALWAYS, &attach(Mode::Native));
     let netns = Some(lab.netns("left"));
     let options = OpenOptions { usage: Directions::Both, netns, ..OpenOptions::default() };
     let mut port = Port::open(&"packet:left0?slots=256".parse().unwrap(), &options).unwrap();

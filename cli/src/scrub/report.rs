@@ -54,6 +54,7 @@ pub fn to_json(state: &State<'_>) -> Value {
         "fallbacks": fallbacks.collect::<Vec<_>>(),
         "policy": state.policy.display().to_string(),
         "memory_bytes": state.memory.total(),
+        "handover": {"connections": state.handed_over, "obstacle": state.handover_obstacle},
         "monitor": state.mode.monitor,
         "sampling": {"dropped": state.mode.sample_dropped, "passed": state.mode.sample_passed},
         "elapsed_s": state.elapsed.as_secs_f64(),

@@ -198,6 +198,7 @@ pub fn run(args: RunArgs) -> anyhow::Result<()> {
             Some(_) => ModeRequest::Only(Mode::Native),
         },
         limit_keys: args.limit_keys,
+        is_host: !args.bridge,
         ..Options::default()
     };
     if args.bridge && interfaces.len() != 2 {
@@ -219,6 +220,12 @@ pub fn run(args: RunArgs) -> anyhow::Result<()> {
     if limit_keys != program::limit_keys(args.limit_keys) {
         notice::say(format_args!(
             "the scrubber that was kept has {limit_keys} limit keys; to change their number, run `sluice scrub stop` first"
+        ));
+    }
+    let is_host = !args.monitor && !args.bridge;
+    if let Some(reason) = scrubber.handover_obstacle().filter(|_| is_host && scrubber.policy().hands_over()) {
+        notice::say(format_args!(
+            "challenged clients repeat their first SYN, a second later: no hand-over to the kernel: {reason}"
         ));
     }
     // After the scrubber: packets that it passes go on to the end of the chain, which redirects them.

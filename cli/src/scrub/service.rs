@@ -91,6 +91,9 @@ pub struct State<'a> {
     /// The interfaces that are not in native mode, and why.
     pub fallbacks: &'a [(String, String)],
     pub memory: Memory,
+    /// Connections that the kernel has completed, and why it completes none now.
+    pub handed_over: u64,
+    pub handover_obstacle: Option<String>,
     pub elapsed: Duration,
     pub report: Report,
     /// The time between the two last readings, and what was counted in it.
@@ -419,6 +422,8 @@ impl ScrubService {
             attach: self.attach,
             fallbacks: self.scrubber.fallbacks(),
             memory: self.scrubber.memory(),
+            handed_over: self.scrubber.handed_over(),
+            handover_obstacle: self.scrubber.handover_obstacle(),
             elapsed: self.start.elapsed(),
             report: self.scrubber.report(),
             recent,

@@ -122,6 +122,22 @@ impl Oracle {
         self.tcp.learn_until = time_ns;
     }
 
+    /// Sets the time until which SYN cookies come back.
+    pub fn expect_cookies_until(&mut self, time_ns: u64) {
+        self.tcp.cookies_until = time_ns;
+    }
+
+    /// Returns a SYN cookie: the sequence number of an answer to a SYN that is handed over. None if the frame is no TCP
+    /// packet.
+    pub fn syn_cookie(&self, frame: &[u8], now_ns: u64) -> Option<u32> {
+        match parse(frame) {
+            Parsed::Packet(packet) if packet.transport == Transport::Tcp => {
+                Some(self.tcp.syn_cookie(&packet, packet.seq, now_ns >> tcp::EPOCH_BITS))
+            }
+            _ => None,
+        }
+    }
+
     /// Returns the number that the answer to a SYN acknowledges. None if the frame is no TCP packet.
     pub fn acknowledgement(&self, frame: &[u8], now_ns: u64) -> Option<u32> {
         match parse(frame) {

@@ -15,7 +15,7 @@ const ACK: u8 = 0x10;
 
 const SECOND: u64 = 1_000_000_000;
 /// The key of cookies changes with the epoch.
-const EPOCH_BITS: u32 = 36;
+pub(super) const EPOCH_BITS: u32 = 36;
 /// Verification by a retransmission.
 const MAX_WEAK: Duration = Duration::from_secs(60);
 const MIN_RETRANSMIT_MS: u64 = 700;
@@ -41,6 +41,8 @@ pub(super) struct TcpState {
     pub(super) query_meters: HashMap<(IpAddr, UdpQuery, u32), Meter>,
     /// Before, packets of unknown flows pass.
     pub(super) learn_until: u64,
+    /// Before, SYN cookies come back.
+    pub(super) cookies_until: u64,
 }
 
 /// A verified source.
@@ -128,6 +130,16 @@ impl TcpState {
         {
             self.verify(packet, tcp.verified_for, false, now_ns);
             return Some(Cause::ChallengeAnswered);
+        }
+        if packet.tcp_flags & (SYN | RST | ACK) == ACK
+            && tcp.challenge != Challenge::Off
+            && self.acknowledges_cookie(packet, now_ns)
+        {
+            self.verify(packet, tcp.verified_for, false, now_ns);
+            if tcp.state && self.find_flow(packet, now_ns) != Some(true) {
+                self.learn(packet, now_ns, now_ns);
+            }
+            return None;
         }
         if !tcp.state {
             return None;
@@ -221,7 +233,24 @@ impl TcpState {
     /// Returns the cookies of this epoch and the last one.
     pub(super) fn cookies(&self, packet: &Packet<'_>, now_ns: u64) -> [u32; 2] {
         let epoch = (now_ns >> EPOCH_BITS) as u32;
-        [epoch, epoch.wrapping_sub(1)].map(|it| self.hash(packet, it))
+        [epoch, epoch.wrapping_sub(1)].map(|it| self.hash(packet, it, None) as u32)
+    }
+
+    /// Reports whether a packet acknowledges the SYN cookie of this epoch or the last one.
+    fn acknowledges_cookie(&self, packet: &Packet<'_>, now_ns: u64) -> bool {
+        let (number, cookie) = (packet.seq.wrapping_sub(1), packet.ack.wrapping_sub(1));
+        let is_right = |epoch| {
+            let right = self.syn_cookie(packet, number, epoch);
+            right >> 4 == cookie >> 4 && right & 1 == cookie & 1
+        };
+        let epoch = now_ns >> EPOCH_BITS;
+        now_ns < self.cookies_until && (is_right(epoch) || is_right(epoch.wrapping_sub(1)))
+    }
+
+    /// Returns the SYN cookie for a client that began with a number, of the smallest MSS.
+    pub(super) fn syn_cookie(&self, packet: &Packet<'_>, number: u32, epoch: u64) -> u32 {
+        let hash = self.hash(packet, epoch as u32, Some(number));
+        (hash >> 32) as u32 & !15 | (epoch & 1) as u32
     }
 
     /// Returns the number that the answer to a SYN acknowledges: a cookie before its sequence number.
@@ -231,10 +260,10 @@ impl TcpState {
         if is_behind { cookie ^ 1 << 31 } else { cookie }
     }
 
-    fn hash(&self, packet: &Packet<'_>, epoch: u32) -> u32 {
+    fn hash(&self, packet: &Packet<'_>, epoch: u32, number: Option<u32>) -> u64 {
         let (src, dst, sport, dport) = (packet.src, packet.dst, packet.sport, packet.dport);
         let ports = u64::from(sport) << 48 | u64::from(dport) << 32 | u64::from(epoch);
-        let words = match (src, dst) {
+        let mut words = match (src, dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 vec![u64::from(src.to_bits()) << 32 | u64::from(dst.to_bits()), ports]
             }
@@ -247,7 +276,8 @@ impl TcpState {
                 [halves(bits(src)), halves(bits(dst))].concat().into_iter().chain([ports]).collect()
             }
         };
-        siphash(self.cookie_key, &words) as u32
+        words.extend(number.map(u64::from));
+        siphash(self.cookie_key, &words)
     }
 }
 

@@ -77,6 +77,7 @@ fn fields_of_ipv4() {
         ttl: 3,
         dscp: 46,
         seq: 1,
+        ack: 2,
         tcp_flags: 0xd8,
         fragment: fragment::DF,
         vlan: 0x123,

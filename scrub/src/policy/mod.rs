@@ -30,7 +30,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 pub use amplification::{AMPLIFICATION, AmplificationClass, PayloadByte};
 pub use conditions::{AddressCondition, Conditions, FlagCondition, PayloadCondition, Range};
 pub use limit::{Limit, LimitKey, Rate};
-pub use tcp::{Challenge, HOLD_SECONDS, TcpProtection, Threshold};
+pub use tcp::{Challenge, HOLD_SECONDS, Handover, TcpProtection, Threshold};
 pub use text::{PolicyError, parse_network, read_networks};
 pub use udp::{UdpChallenge, UdpQuery};
 
@@ -233,6 +233,12 @@ impl Policy {
             false => self.networks.iter().filter_map(longest).max().map(|it| it.1),
         };
         profile.and_then(|it| self.profiles.get(it)).is_some_and(|it| it.tcp.state)
+    }
+
+    /// Reports whether connections of challenged clients of some network may be handed over to the kernel.
+    pub fn hands_over(&self) -> bool {
+        let mut all = self.profiles.iter().map(|it| it.tcp);
+        all.any(|it| it.challenge != Challenge::Off && it.handover != Handover::Off)
     }
 
     /// Returns all limits, each once: of rules in their order, then of profiles (amplification classes first).

@@ -52,6 +52,8 @@ pub struct TcpProtection {
     pub verified_for: Duration,
     /// True if packets of unknown flows are dropped when there are many.
     pub state: bool,
+    /// When the kernel completes the connections of challenged clients.
+    pub handover: Handover,
 }
 
 /// When the senders of SYNs are challenged.
@@ -64,6 +66,21 @@ pub enum Challenge {
     Auto,
     /// Always, as on level 2.
     Always,
+}
+
+/// When a challenge is a SYN cookie whose connection the kernel completes, so that the client need not repeat its SYN.
+///
+/// That needs Linux 6.9, a listener on an address of this host, and a client whose MSS is at least 536 bytes (IPv6: 1220).
+/// Other SYNs of level 2 are answered as above. A packet that acknowledges a cookie verifies its source, and passes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Handover {
+    /// Never.
+    Off,
+    /// If this host has no tables of netfilter: a firewall may drop a packet whose SYN it has not seen.
+    #[default]
+    Auto,
+    /// Always.
+    On,
 }
 
 /// The thresholds of a level, in packets in a second.
@@ -83,6 +100,7 @@ impl Default for TcpProtection {
             below: 5_000,
             verified_for: Duration::from_secs(600),
             state: false,
+            handover: Handover::default(),
         }
     }
 }

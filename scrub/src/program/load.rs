@@ -142,7 +142,7 @@ pub(super) fn map_bytes(cpus: u32, limit_lines: u32, flow_lines: u32) -> Result<
 }
 
 /// Loads the program at the stage for an interface's chain, with the maps of another instance.
-pub(super) fn stage(maps: &Object, chain: &ChainMaps<'_>) -> Result<OwnedFd> {
+pub(super) fn stage(maps: &Object, chain: &ChainMaps<'_>, hands_over: bool) -> Result<OwnedFd> {
     let object = load(open(Some(STAGE))?, |open| {
         for mut each in open.maps_mut() {
             let name = each.name().to_string_lossy().into_owned();
@@ -151,6 +151,9 @@ pub(super) fn stage(maps: &Object, chain: &ChainMaps<'_>) -> Result<OwnedFd> {
                 "sluice_alive" => each.reuse_fd(chain.alive)?,
                 "sluice_tallies" => each.reuse_fd(chain.tallies)?,
                 ".rodata.frags" => each.set_initial_value(&u32::from(chain.frags).to_ne_bytes())?,
+                ".rodata.handover" => {
+                    each.set_initial_value(&u32::from(hands_over).to_ne_bytes())?;
+                }
                 // Other constants.
                 name if name.ends_with(".rodata") => {}
                 name => each.reuse_fd(map(maps, name).as_fd())?,

@@ -12,6 +12,7 @@
 //! RCU grace period: kernel/bpf/syscall.c, `maybe_wait_bpf_programs`), and its counters are final.
 
 pub mod cost;
+mod handover;
 mod image_map;
 mod load;
 
@@ -25,6 +26,7 @@ use libbpf_rs::{
     MapCore, MapFlags, MapHandle, Object, PerfBuffer, PerfBufferBuilder, ProgramInput,
 };
 use sluicegate::error::{Error, Result};
+use sluicegate::link::Interface;
 use sluicegate::xdp::live::SharedCounters;
 use sluicegate::xdp::resident::{ChainMaps, KeptProgram};
 
@@ -33,6 +35,7 @@ use crate::counters::{self, COUNTERS};
 use crate::image::Image;
 use crate::policy::Verdict;
 use crate::tables::Tables;
+pub use handover::Handover;
 
 /// Verdicts in `enum xdp_action`.
 const XDP_DROP: u32 = 1;
@@ -223,12 +226,21 @@ impl Program {
         })
     }
 
-    /// Loads an instance for the stage of an interface's resident program.
+    /// Loads an instance for the stage of an interface's resident program. It hands connections over if the kernel has what
+    /// [`hand_over`](Self::hand_over) needs.
     ///
     /// # Errors
     /// As [`new`](Self::new).
-    pub fn load_stage(&self, chain: &ChainMaps<'_>) -> Result<OwnedFd> {
-        load::stage(&self.object, chain)
+    pub fn load_stage(&self, chain: &ChainMaps<'_>, hands_over: bool) -> Result<OwnedFd> {
+        load::stage(&self.object, chain, hands_over)
+    }
+
+    /// Completes connections whose SYNs an instance answered by cookies, on interfaces of this thread's network namespace.
+    ///
+    /// # Errors
+    /// The kernel is older than Linux 6.9, or refuses.
+    pub fn hand_over(&self, interfaces: &[Interface]) -> Result<Handover> {
+        Handover::start(&self.object, interfaces)
     }
 
     /// Writes the control value, except the time.
@@ -303,6 +315,15 @@ impl Program {
     /// CLOCK_MONOTONIC.
     pub fn learn_flows_until(&self, time_ns: u64) {
         self.control.set(LEARN_UNTIL, time_ns);
+    }
+
+    /// Sets the time until which SYN cookies may come back; a running program that answers by cookies does so itself.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn expect_cookies_until(&self, time_ns: u64) -> Result<()> {
+        let words = [time_ns, 0, 0].map(u64::to_ne_bytes);
+        self.put(handover::SHARED, 0, words.as_flattened())
     }
 
     /// Sets the time that all stages read, in ns; 0 for the kernel's clock.

@@ -17,7 +17,7 @@ use sluicegate::link::Interface;
 use sluicegate::xdp::resident::{ModeRequest, Resident, ScrubStage};
 
 use crate::policy::Policy;
-use crate::program::{Count, LoadedTables, Mode, Program, random_number};
+use crate::program::{Count, Handover, LoadedTables, Mode, Program, random_number};
 use crate::tables::Tables;
 pub use candidate::{Candidate, TimedFrame};
 pub use counter_names::CounterNames;
@@ -43,6 +43,8 @@ pub struct Options {
     pub limit_keys: u32,
     /// How long packets of unknown TCP flows pass when their protection begins.
     pub learning_time: Duration,
+    /// Packets that pass go to this host, whose kernel may complete TCP connections.
+    pub is_host: bool,
 }
 
 impl Default for Options {
@@ -52,6 +54,7 @@ impl Default for Options {
             attach: ModeRequest::default(),
             limit_keys: LIMIT_KEYS,
             learning_time: Duration::from_secs(60),
+            is_host: true,
         }
     }
 }
@@ -63,6 +66,8 @@ pub struct Scrubber {
     interfaces: Vec<Interface>,
     /// Why an interface is not in native mode.
     fallbacks: Vec<(String, String)>,
+    /// Or why the kernel does not complete connections.
+    handover: std::result::Result<Handover, String>,
     // Before the program: closing its buffer uses the descriptor of the program's map.
     samples: Samples,
     program: Program,
@@ -82,6 +87,19 @@ fn begin(
 ) -> Result<Vec<Count>> {
     learn_flows(program, policy, options.learning_time);
     program.switch_with(options.mode, tables)
+}
+
+/// Prepares the kernel for connections of SYN cookies. The error is the reason, for users.
+fn begin_handover(
+    program: &Program,
+    interfaces: &[Interface],
+    options: &Options,
+) -> std::result::Result<Handover, String> {
+    if !options.is_host {
+        return Err("packets that pass do not go to this host".into());
+    }
+    let handover = program.hand_over(interfaces);
+    handover.map_err(|error| format!("the kernel has no hand-over, which needs Linux 6.9: {error}"))
 }
 
 /// Describes a policy for `sluice claims`.
@@ -144,9 +162,10 @@ impl Scrubber {
             last = begin(&mut program, &policy, &tables, options)?;
         }
         let samples = Samples::open(&program)?;
+        let handover = begin_handover(&program, interfaces, options);
         let mut stages = Vec::new();
         for (stage, resident) in taken {
-            let instance = program.load_stage(&resident.chain_maps())?;
+            let instance = program.load_stage(&resident.chain_maps(), handover.is_ok())?;
             stage.install(instance.as_fd())?;
             stages.push(stage);
         }
@@ -160,6 +179,7 @@ impl Scrubber {
             stages,
             interfaces: interfaces.to_vec(),
             fallbacks,
+            handover,
             program,
             samples,
             policy,
@@ -212,6 +232,19 @@ impl Scrubber {
     /// Returns the memory that it needs.
     pub fn memory(&self) -> Memory {
         self.memory
+    }
+
+    /// Returns why the kernel does not complete the connections of challenged clients, as the policy's mode `auto` needs.
+    pub fn handover_obstacle(&self) -> Option<String> {
+        match &self.handover {
+            Ok(handover) => handover.obstacle(),
+            Err(reason) => Some(reason.clone()),
+        }
+    }
+
+    /// Returns the number of connections that the kernel has completed.
+    pub fn handed_over(&self) -> u64 {
+        self.handover.as_ref().map_or(0, Handover::connections)
     }
 
     /// Returns the present policy.

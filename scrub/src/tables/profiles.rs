@@ -6,8 +6,8 @@ use super::limits::Numbers;
 use crate::counters;
 use crate::image::{Image, LINE_BYTES};
 use crate::policy::{
-    AMPLIFICATION, AmplificationClass, Challenge, ClassAction, Policy, Profile, RuleAction,
-    TcpProtection, UdpQuery, Verdict,
+    AMPLIFICATION, AmplificationClass, Challenge, ClassAction, Handover, Policy, Profile,
+    RuleAction, TcpProtection, UdpQuery, Verdict,
 };
 
 /// `enum scrub_rule_action`.
@@ -84,6 +84,11 @@ fn tcp(tcp: &TcpProtection) -> [u8; 32] {
         Challenge::Always => 2,
     };
     bytes[1] = tcp.state.into();
+    bytes[2] = match tcp.handover {
+        Handover::Off => 0,
+        Handover::Auto => 1,
+        Handover::On => 2,
+    };
     let [first, second] = tcp.thresholds();
     let rates = [first.above, second.above, first.below, second.below];
     for (to, rate) in bytes[4..20].chunks_exact_mut(4).zip(rates) {

@@ -35,6 +35,8 @@ pub struct FrameSpec {
     pub dport: u16,
     /// The sequence number of TCP.
     pub seq: u32,
+    /// The acknowledgement number of TCP.
+    pub ack: u32,
     /// The flags of TCP.
     pub tcp_flags: u8,
     /// Bytes of TCP options: a multiple of 4, at most 40.
@@ -76,6 +78,7 @@ impl Default for FrameSpec {
             sport: 40_000,
             dport: 80,
             seq: 1,
+            ack: 2,
             tcp_flags: 0x10,
             tcp_options: 0,
             icmp_type: 8,
@@ -192,7 +195,8 @@ impl FrameSpec {
                 bytes.extend(self.sport.to_be_bytes());
                 bytes.extend(self.dport.to_be_bytes());
                 bytes.extend(self.seq.to_be_bytes());
-                bytes.extend([0, 0, 0, 2, (length as u8 / 4) << 4, self.tcp_flags]);
+                bytes.extend(self.ack.to_be_bytes());
+                bytes.extend([(length as u8 / 4) << 4, self.tcp_flags]);
                 bytes.extend([0xff, 0xff, 0, 0, 0, 0]);
                 bytes.resize(length, 1);
             }

@@ -8,8 +8,9 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use super::Random;
 use crate::policy::{
     AMPLIFICATION, AddressCondition, Challenge, ClassAction, Conditions, FlagCondition,
-    FragmentAction, Limit, LimitKey, MAX_SETS, PayloadCondition, Policy, Profile, ProtectedNetwork,
-    Range, Rate, Rule, RuleAction, Set, SetAction, TcpProtection, UdpChallenge, UdpQuery, Verdict,
+    FragmentAction, Handover, Limit, LimitKey, MAX_SETS, PayloadCondition, Policy, Profile,
+    ProtectedNetwork, Range, Rate, Rule, RuleAction, Set, SetAction, TcpProtection, UdpChallenge,
+    UdpQuery, Verdict,
 };
 
 /// Networks are near these addresses, so that they nest.
@@ -108,6 +109,7 @@ fn random_tcp(random: &mut Random) -> TcpProtection {
         below: random.between(1, above.into()) as u32,
         verified_for: Duration::from_secs(random.pick(&[10, 600])),
         state: random.one_in(2),
+        handover: Handover::Auto,
     }
 }
 

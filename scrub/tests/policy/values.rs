@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use sluicegate_scrub::policy::{
-    AMPLIFICATION, AddressCondition, Challenge, ClassAction, FragmentAction, Limit, LimitKey,
-    MAX_LIMITS, MAX_NETWORKS, MAX_PROFILES, MAX_RULES, MAX_SETS, Policy, Profile, Rate, RuleAction,
-    SetAction, TcpProtection, Threshold, UdpChallenge, UdpQuery, Verdict,
+    AMPLIFICATION, AddressCondition, Challenge, ClassAction, FragmentAction, Handover, Limit,
+    LimitKey, MAX_LIMITS, MAX_NETWORKS, MAX_PROFILES, MAX_RULES, MAX_SETS, Policy, Profile, Rate,
+    RuleAction, SetAction, TcpProtection, Threshold, UdpChallenge, UdpQuery, Verdict,
 };
 
 const POLICY: &str = r#"
@@ -214,19 +214,27 @@ fn protection_of_tcp() {
         below: 5000,
         verified_for: Duration::from_secs(600),
         state: false,
+        handover: Handover::Auto,
     };
     assert_eq!(read("'off'"), off);
     assert_eq!(Policy::parse("").unwrap().profiles[0].tcp, off);
     let auto = TcpProtection { challenge: Challenge::Auto, ..off };
     assert_eq!((read("'auto'"), read("{}")), (auto, auto));
     assert_eq!(read("'always'"), TcpProtection { challenge: Challenge::Always, ..off });
-    let all =
-        "{ challenge = 'off', above = '3kpps', below = 2, verified_for = '1h', state = 'on' }";
+    let all = "{ challenge = 'off', above = '3kpps', below = 2, verified_for = '1h', state = 'on', handover = 'off' }";
     let verified_for = Duration::from_secs(3600);
     assert_eq!(
         read(all),
-        TcpProtection { above: 3000, below: 2, verified_for, state: true, ..off }
+        TcpProtection {
+            above: 3000,
+            below: 2,
+            verified_for,
+            state: true,
+            handover: Handover::Off,
+            ..off
+        }
     );
+    assert_eq!(read("{ handover = 'on' }"), TcpProtection { handover: Handover::On, ..auto });
     assert_eq!(read("{ above = 3 }"), TcpProtection { above: 3, below: 1, ..auto });
     let level = |above, below| Threshold { above, below };
     assert_eq!(auto.thresholds(), [level(20_000, 5000), level(80_000, 20_000)]);

@@ -1,6 +1,7 @@
 //! `sluice scrub`: a running scrubber on right0 of a lab, and its control socket.
 
 mod explain;
+mod handover;
 mod json;
 mod leftovers;
 mod metrics;

@@ -1,12 +1,13 @@
 //! The scrub stage: a program of another crate that drops packets of attacks before all claims.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use super::shared::SCRUB;
 use super::{Action, Owner, Resident, Stage, StageCounters};
 use crate::error::Result;
-use crate::link::Interface;
+use crate::link::{Interface, TcHook};
 use crate::xdp::bpf;
 
 /// The maps that a program at the scrub stage shares with the resident program (`bpf/chain.h`). Before its
@@ -140,4 +141,13 @@ impl ScrubStage {
     pub fn check_attached(&self) -> Result<()> {
         self.0.check_attached()
     }
+}
+
+/// Attaches a program for tc behind the stage: it runs on the packets that an interface of this thread's network
+/// namespace passes to the host, until the last descriptor of the returned link is closed. Needs Linux 6.6.
+///
+/// # Errors
+/// `EINVAL`: the kernel has no tcx. Or it refused.
+pub fn attach_ingress(program: BorrowedFd<'_>, interface: &Interface) -> io::Result<OwnedFd> {
+    bpf::tcx_attach(program, interface.index, TcHook::Ingress)
 }

@@ -7,11 +7,14 @@ use sluicegate_base::units;
 
 use super::limit;
 use super::table::{Value, choice, in_order, not, unknown};
-use crate::policy::{Challenge, TcpProtection};
+use crate::policy::{Challenge, Handover, TcpProtection};
 
-const KEYS: &[&str] = &["challenge", "above", "below", "verified_for", "state"];
+const KEYS: &[&str] = &["challenge", "above", "below", "verified_for", "state", "handover"];
 const CHALLENGES: &[(&str, Challenge)] =
     &[("off", Challenge::Off), ("auto", Challenge::Auto), ("always", Challenge::Always)];
+
+const HANDOVERS: &[(&str, Handover)] =
+    &[("off", Handover::Off), ("auto", Handover::Auto), ("on", Handover::On)];
 
 const MIN_VERIFIED: Duration = Duration::from_secs(10);
 const MAX_VERIFIED: Duration = Duration::from_secs(86_400);
@@ -42,6 +45,7 @@ pub(super) fn read(value: &Value) -> Result<TcpProtection, Fault> {
                 tcp.verified_for = given.ok_or_else(|| not(value, "verified_for", right))?;
             }
             "state" => tcp.state = choice(value, "state", &[("off", false), ("on", true)])?,
+            "handover" => tcp.handover = choice(value, "handover", HANDOVERS)?,
             _ => return Err(unknown(key, KEYS)),
         }
     }

@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * Hand-over: a SYN to a listener of this host is answered by a SYN cookie, whose connection the kernel completes. Other
+ * SYNs get the challenge of answer.h.
+ */
+#ifndef SCRUB_HANDOVER_H
+#define SCRUB_HANDOVER_H
+
+#include "answer.h"
+#include "chain.h"
+#include "maps.h"
+#include "syncookie.h"
+
+#define LOCAL_MAX 4096
+/* The time in which clients can return a cookie: of two epochs. */
+#define COOKIE_TIME (2ULL << EPOCH_BITS)
+#define COOKIE_TIME_STEP 1000000000ULL
+#define TCP_WORDS 5		/* of a header */
+#define OPTION_WORDS 5		/* with timestamps */
+
+/* An address of this host; IPv4 as of struct scrub_packet. */
+struct scrub_local_address {
+	__u64 high, low;
+	__u64 version;
+};
+
+/* Addresses of this host. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, LOCAL_MAX);
+	__type(key, struct scrub_local_address);
+	__type(value, __u8);
+} scrub_local SEC(".maps");
+
+/* The options of a SYN, spared from the stack. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct tcp_options);
+} scrub_options SEC(".maps");
+
+struct scrub_handover handover SEC(".data.handover");
+
+/* The program at tc is loaded: the kernel has all helpers of this file (Linux 6.9). */
+const volatile __u32 can_hand_over SEC(".rodata.handover") = 0;
+
+static __always_inline int is_local(const struct scrub_packet *packet)
+{
+	struct scrub_local_address address = {
+		.high = packet->dst_high,
+		.low = packet->dst_low,
+		.version = packet->version,
+	};
+
+	return bpf_map_lookup_elem(&scrub_local, &address) != 0;
+}
+
+/* Returns true if a listener waits for a SYN. One of MPTCP cannot complete connections of cookies. */
+static __always_inline int has_listener(struct xdp_md *ctx, const struct scrub_packet *packet)
+{
+	struct bpf_sock *socket = socket_of(ctx, packet);
+	int found;
+
+	if (!socket)
+		return 0;
+	found = socket->state == BPF_TCP_LISTEN && !bpf_skc_to_mptcp_sock(socket);
+	bpf_sk_release(socket);
+	return found;
+}
+
+/* Returns the bytes from a packet's IP header to its TCP header; 0 behind extension headers. */
+static __always_inline __u32 network_bytes(struct xdp_md *ctx, const struct scrub_packet *packet)
+{
+	__u8 *ip = (void *)(long)ctx->data + (packet->network & 63);
+
+	if ((void *)(ip + sizeof(struct iphdr)) > (void *)(long)ctx->data_end)
+		return 0;
+	if (packet->version == 4)
+		return (*ip & 15) * 4;
+	return ip[6] == IPPROTO_TCP ? sizeof(struct ipv6hdr) : 0;
+}
+
+/* Reads the options of a SYN. Returns NULL if there are more than a header has. */
+static __always_inline struct tcp_options *read_options(struct xdp_md *ctx, const struct scrub_packet *packet)
+{
+	__u32 zero = 0, network = network_bytes(ctx, packet), at, length;
+	struct tcp_options *options = bpf_map_lookup_elem(&scrub_options, &zero);
+
+	if (!options || !network)
+		return 0;
+	at = packet->network + network + sizeof(struct tcphdr);
+	length = packet->payload - at;
+	/* The verifier must see the comparisons of the register that is used. */
+	asm volatile("" : "+r"(length));
+	options->length = 0;
+	if (length > 0) {
+		if (length > OPTIONS_MAX || bpf_xdp_load_bytes(ctx, at, options->bytes, length))
+			return 0;
+		options->length = length;
+	}
+	parse_options(options);
+	return options;
+}
+
+/* Returns the place of the largest size that a client's is not below; MSS_COUNT if none. */
+static __always_inline __u32 mss_at(const struct scrub_packet *packet, __u32 mss)
+{
+	__u32 min = packet->version == 4 ? mss_sizes[0] : MIN_MSS_V6;
+
+	if (!mss)
+		mss = min;
+	if (mss < min)
+		return MSS_COUNT;
+#pragma unroll
+	for (__u32 at = MSS_COUNT - 1; at > 0; at--) {
+		if (mss >= mss_sizes[at])
+			return at;
+	}
+	return 0;
+}
+
+/* Returns the MSS that this host accepts. */
+static __always_inline __u32 own_mss(struct xdp_md *ctx, const struct scrub_packet *packet)
+{
+	__u32 headers = sizeof(struct tcphdr) +
+			(packet->version == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
+	__u32 mtu = 0;
+
+	/* The length of this packet, which is checked too, does not matter. */
+	bpf_check_mtu(ctx, 0, &mtu, 0, 0);
+	return mtu > headers + mss_sizes[0] && mtu < 65536 ? mtu - headers : mss_sizes[0];
+}
+
+/* Writes the header and the options of an answer as words of the host. Returns their number. */
+static __always_inline __u32 fill_words(__u32 *words, const struct scrub_packet *packet,
+					const struct tcp_options *options, __u64 hash, __u32 number, __u32 mss)
+{
+	__u32 count = TCP_WORDS + 1, settings = handover.settings, timestamp, flags = SYN_ACK;
+
+	words[0] = (__u32)packet->dport << 16 | packet->sport;
+	words[1] = number;
+	words[2] = packet->seq + 1;
+	words[4] = 0;
+	words[5] = OPTION_MSS << 24 | 4 << 16 | mss;
+	words[6] = words[7] = words[8] = words[9] = 0;
+	if (options->has_timestamps && settings & HANDOVER_TIMESTAMPS) {
+		count = TCP_WORDS + OPTION_WORDS;
+		timestamp = ((__u32)hash & TIMESTAMP_BITS) | NO_SCALE;
+		words[6] = OPTION_NOP << 24 | OPTION_NOP << 16 | OPTION_TIMESTAMPS << 8 | 10;
+		words[9] = OPTION_NOP << 24 | OPTION_NOP << 16 | OPTION_NOP << 8 | OPTION_NOP;
+		if (options->has_sack && settings & HANDOVER_SACK) {
+			timestamp |= TIMESTAMP_SACK;
+			words[6] = OPTION_SACK << 24 | 2 << 16 | OPTION_TIMESTAMPS << 8 | 10;
+		}
+		if (options->has_scale && settings & HANDOVER_SCALE) {
+			timestamp ^= NO_SCALE ^ options->scale;
+			words[9] = OPTION_NOP << 24 | OPTION_SCALE << 16 | 3 << 8 |
+				   (settings >> HANDOVER_SCALE_SHIFT & 15);
+		}
+		if ((packet->tcp_flags & TCP_ECN) == TCP_ECN && settings & HANDOVER_ECN) {
+			timestamp |= TIMESTAMP_ECN;
+			flags |= TCP_ECE;
+		}
+		words[7] = timestamp;
+		words[8] = options->tsval;
+	}
+	words[3] = count << 28 | flags << 16 | ANSWER_WINDOW;
+	return count;
+}
+
+/* Returns the checksum of a TCP header of these words. */
+static __always_inline __u32 words_check(const __u32 *words, __u32 count, const struct scrub_packet *packet)
+{
+	__u64 sum = sum_words(packet->src_high) + sum_words(packet->src_low) + sum_words(packet->dst_high) +
+		    sum_words(packet->dst_low) + IPPROTO_TCP + count * 4;
+
+#pragma unroll
+	for (int i = 0; i < TCP_WORDS + OPTION_WORDS; i++)
+		sum += sum_words(words[i]);
+	return bpf_ntohs(checksum(sum));
+}
+
+/* Writes the header and, if there are some, the options of timestamps. */
+static __always_inline int write_words(__be32 *to, const void *end, const __u32 *words, __u32 count)
+{
+	if ((void *)(to + TCP_WORDS + 1) > end)
+		return 0;
+#pragma unroll
+	for (int i = 0; i < TCP_WORDS + 1; i++)
+		to[i] = bpf_htonl(words[i]);
+	if (count <= TCP_WORDS + 1)
+		return 1;
+	if ((void *)(to + TCP_WORDS + OPTION_WORDS) > end)
+		return 0;
+#pragma unroll
+	for (int i = TCP_WORDS + 1; i < TCP_WORDS + OPTION_WORDS; i++)
+		to[i] = bpf_htonl(words[i]);
+	return 1;
+}
+
+/* Turns a SYN's frame into an answer with these words. Returns false if the frame cannot be changed. */
+static __always_inline int write_syncookie(struct xdp_md *ctx, const struct scrub_packet *packet, const __u32 *words,
+					   __u32 count)
+{
+	__u32 is_v4 = packet->version == 4, network = is_v4 ? sizeof(struct answer_v4) : sizeof(struct answer_v6);
+	__u32 headers = link_bytes(packet) + network + count * 4;
+	struct answer_place place = begin_answer(ctx, packet, frame_bytes(ctx), network + count * 4);
+	void *at = place.at, *end = place.end;
+	__u16 *padding;
+
+	if (!at || at + sizeof(struct answer_v6) > end)
+		return 0;
+	if (is_v4)
+		write_v4(at, packet, IPPROTO_TCP, count * 4);
+	else
+		write_v6(at, packet, IPPROTO_TCP, count * 4);
+	if (!write_words(at + network, end, words, count))
+		return 0;
+	/* Without a tag, the shortest answer is 58 bytes. */
+	padding = (void *)(long)ctx->data + FRAME_MIN - 2;
+	if (headers < FRAME_MIN && (void *)(padding + 1) <= end)
+		*padding = 0;
+	return 1;
+}
+
+/* Announces that a cookie may come back. */
+static __always_inline void expect_cookies(__u64 now)
+{
+	__u64 until = now + COOKIE_TIME + COOKIE_TIME_STEP;
+
+	if (*(volatile __u64 *)&handover.until < until - COOKIE_TIME_STEP)
+		*(volatile __u64 *)&handover.until = until;
+}
+
+/*
+ * Turns a SYN's frame into an answer with a SYN cookie, if the kernel will complete the connection. Returns false, and
+ * leaves the frame, if not.
+ */
+__noinline int scrub_hand_over(struct xdp_md *ctx, struct scrub_packet *packet)
+{
+	__u32 words[TCP_WORDS + OPTION_WORDS], at, count;
+	__u64 now = now_ns(), epoch = now >> EPOCH_BITS, hash;
+	struct tcp_options *options;
+
+	if (!can_hand_over || !packet)
+		return 0;
+	if (!packet->handover || !(handover.settings & 1 << (packet->handover & 3)) || packet->tags > 1 ||
+	    !is_alive(SLUICE_SCRUB) || !is_local(packet) || !has_listener(ctx, packet))
+		return 0;
+	options = read_options(ctx, packet);
+	if (!options || options->has_signature)
+		return 0;
+	at = mss_at(packet, options->mss);
+	if (at >= MSS_COUNT)
+		return 0;
+	hash = syncookie_hash(packet, epoch, packet->seq, control.cookie_key);
+	count = fill_words(words, packet, options, hash, syncookie_number(hash, epoch, at), own_mss(ctx, packet));
+	words[4] = words_check(words, count, packet) << 16;
+	if (!write_syncookie(ctx, packet, words, count))
+		return 0;
+	expect_cookies(now);
+	return 1;
+}
+
+/* Returns true if a packet acknowledges a SYN cookie. */
+__noinline int scrub_acknowledges_cookie(struct scrub_packet *packet)
+{
+	__u64 now = now_ns();
+
+	if (!packet || *(volatile __u64 *)&handover.until <= now)
+		return 0;
+	return acknowledged_hash(packet, now >> EPOCH_BITS, control.cookie_key) != 0;
+}
+
+#endif
