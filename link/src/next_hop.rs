@@ -121,6 +121,20 @@ impl NextHops {
         }
     }
 
+    /// Returns the Ethernet address of a next hop as [`known_mac`](Self::known_mac) does. Also makes the kernel
+    /// ask a neighbour that it does not know, or has not heard of for a while, without waiting for the answer.
+    ///
+    /// # Errors
+    /// The kernel does not answer; the interface is down.
+    pub fn confirmed_mac(&mut self, hop: NextHop) -> Result<Option<Mac>> {
+        let NextHop::Neighbour(address) = hop else { return self.known_mac(hop) };
+        let found = self.neighbour(address)?;
+        if found.as_ref().is_none_or(|it| it.stale || it.mac.is_none()) {
+            self.send_probe(address)?;
+        }
+        Ok(found.and_then(|it| it.mac))
+    }
+
     /// Returns the Ethernet address of the next hop of packets to `destination`. The kernel resolves it if
     /// necessary.
     ///
@@ -142,9 +156,7 @@ impl NextHops {
     fn ask(&mut self, address: IpAddr) -> Result<Option<Mac>> {
         // Subscribed before the request, so that no change is missed.
         let changes = subscribe(self.netns.as_deref(), libc::RTMGRP_NEIGH, |_| Ok(()))?;
-        let name = &self.interface.name;
-        let sent = netns::run_in(self.netns.as_deref(), || Ok(probe(&self.interface, address)))?;
-        sent.map_err(|e| Error::system("ask for neighbour", format!("{address} on {name}"), e))?;
+        self.send_probe(address)?;
         let end = Instant::now() + ANSWER_TIMEOUT;
         loop {
             match self.neighbour(address)? {
@@ -156,6 +168,12 @@ impl NextHops {
                 return Ok(None);
             }
         }
+    }
+
+    fn send_probe(&self, address: IpAddr) -> Result<()> {
+        let name = &self.interface.name;
+        let sent = netns::run_in(self.netns.as_deref(), || Ok(probe(&self.interface, address)))?;
+        sent.map_err(|e| Error::system("ask for neighbour", format!("{address} on {name}"), e))
     }
 
     /// Returns the entry of an address in the interface's neighbour table.
@@ -286,6 +304,8 @@ struct Neighbour {
     mac: Option<Mac>,
     /// True if the kernel's requests had no answer.
     failed: bool,
+    /// True if its address is valid, but was not confirmed for a while.
+    stale: bool,
 }
 
 impl Neighbour {
@@ -298,7 +318,7 @@ impl Neighbour {
         let mac = attribute(attributes, libc::NDA_LLADDR).and_then(|mac| mac.try_into().ok());
         // An address under confirmation is still in use.
         let mac = mac.filter(|_| state & NUD_VALID != 0).map(Mac);
-        Some(Self { mac, failed: state == libc::NUD_FAILED })
+        Some(Self { mac, failed: state == libc::NUD_FAILED, stale: state == NUD_STALE })
     }
 }
 

@@ -13,7 +13,8 @@ parts="drivers/virtio drivers/net/ethernet/intel drivers/net/vmxnet3 drivers/net
     drivers/ptp drivers/pps drivers/i2c drivers/dca drivers/mdio drivers/net/mdio
     drivers/net/tun net/sched net/8021q net/802 net/llc net/netfilter/nf_tables.ko
     net/netfilter/nft_ct.ko net/netfilter/nf_conntrack.ko net/netfilter/nfnetlink.ko
-    net/ipv4/netfilter/nf_defrag net/ipv6/netfilter/nf_defrag lib/libcrc32c crypto/crc32c"
+    net/ipv4/netfilter/nf_defrag net/ipv6/netfilter/nf_defrag lib/libcrc32c crypto/crc32c
+    net/ipv4/gre.ko net/ipv4/ip_gre.ko net/ipv4/ip_tunnel.ko"
 
 tree=$kernel/tree
 rm -rf "$tree"

@@ -69,27 +69,15 @@ static __always_inline int has_listener(struct xdp_md *ctx, const struct scrub_p
 	return found;
 }
 
-/* Returns the bytes from a packet's IP header to its TCP header; 0 behind extension headers. */
-static __always_inline __u32 network_bytes(struct xdp_md *ctx, const struct scrub_packet *packet)
-{
-	__u8 *ip = (void *)(long)ctx->data + (packet->network & 63);
-
-	if ((void *)(ip + sizeof(struct iphdr)) > (void *)(long)ctx->data_end)
-		return 0;
-	if (packet->version == 4)
-		return (*ip & 15) * 4;
-	return ip[6] == IPPROTO_TCP ? sizeof(struct ipv6hdr) : 0;
-}
-
 /* Reads the options of a SYN. Returns NULL if there are more than a header has. */
 static __always_inline struct tcp_options *read_options(struct xdp_md *ctx, const struct scrub_packet *packet)
 {
-	__u32 zero = 0, network = network_bytes(ctx, packet), at, length;
+	__u32 zero = 0, at = tcp_offset(packet, (void *)(long)ctx->data, (void *)(long)ctx->data_end), length;
 	struct tcp_options *options = bpf_map_lookup_elem(&scrub_options, &zero);
 
-	if (!options || !network)
+	if (!options || !at)
 		return 0;
-	at = packet->network + network + sizeof(struct tcphdr);
+	at += sizeof(struct tcphdr);
 	length = packet->payload - at;
 	/* The verifier must see the comparisons of the register that is used. */
 	asm volatile("" : "+r"(length));

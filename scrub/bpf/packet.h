@@ -365,12 +365,22 @@ static __always_inline int is_neighbor_discovery(const struct scrub_packet *pack
 	       packet->icmp_type >= 133 && packet->icmp_type <= 137 && !packet->icmp_code;
 }
 
-/* Sets the DSCP of a packet. The IPv4 checksum changes by the difference (RFC 1624, 3). */
+/* Returns a checksum after a change of one word (RFC 1624, 3). */
+static __always_inline __be16 changed_checksum(__be16 check, __u16 old, __u16 new)
+{
+	__u32 sum = (__u16)~bpf_ntohs(check) + (__u16)~old + new;
+
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return bpf_htons(~sum);
+}
+
+/* Sets the DSCP of a packet. */
 static __always_inline void write_dscp(const struct scrub_packet *packet, void *start, void *end, __u8 dscp)
 {
 	__be16 *first = start + (packet->network & 63);
 	struct iphdr *ip = (void *)first;
-	__u32 old, new, sum;
+	__u32 old, new;
 
 	if ((void *)(ip + 1) > end)
 		return;
@@ -381,10 +391,7 @@ static __always_inline void write_dscp(const struct scrub_packet *packet, void *
 	}
 	new = (old & 0xff03) | dscp << 2;
 	*first = bpf_htons(new);
-	sum = (__u16)~bpf_ntohs(ip->check) + (__u16)~old + new;
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	ip->check = bpf_htons(~sum);
+	ip->check = changed_checksum(ip->check, old, new);
 }
 
 #endif

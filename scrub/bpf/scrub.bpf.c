@@ -3,7 +3,7 @@
  * The scrubber's stage of the resident program.
  *
  *	packet -> parse -> later fragments -> pass sets -> drop sets -> rules -> amplification -> fragments -> TCP -> limits -> default
- *	            `-- the first that decides: drop, answer, or resume with the next stage of the chain
+ *	            `-- the first that decides: drop, answer, return, or resume with the next stage of the chain
  *
  * src/policy/mod.rs describes the order; src/oracle decides alike. All tables are one policy's image: a new policy is
  * written beside the old one, and control.generation switches.
@@ -12,6 +12,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "chain.h"
+#include "return.h"
 #include "stages.h"
 #include "tcp_stage.h"
 #include "udp_challenge.h"
@@ -30,6 +31,7 @@ struct decision {
 	__u32 sample;		/* by a rule: 1 in this number */
 	__u16 rule;		/* that rule's counter */
 	__u8 mark;
+	__u8 returns;		/* leaves by the return path if it passes */
 };
 
 /* Charges a packet to limits, until it exceeds one. Returns true if it does. */
@@ -220,6 +222,18 @@ static __always_inline int decide_protected(struct decision *it, const struct sc
 	return decide_by_profile(it, dst->profile);
 }
 
+/* Drops a packet that passes and cannot be returned. Returns the verdict. */
+static __always_inline int check_return(struct decision *it, int verdict)
+{
+	__u32 defect = return_defect(it->packet);
+
+	it->returns = !defect;
+	if (!defect || verdict != XDP_PASS)
+		return verdict;
+	it->counter = defect;
+	return XDP_DROP;
+}
+
 /* Decides on a packet. Returns XDP_DROP, XDP_TX or XDP_PASS, and sets the cause. */
 static __always_inline int decide(struct decision *it)
 {
@@ -242,7 +256,7 @@ static __always_inline int decide(struct decision *it)
 	verdict = decide_protected(it, &dst);
 	if (packet->fragment & SCRUB_FIRST_FRAGMENT)
 		scrub_remember_first(packet, verdict != XDP_PASS);
-	return verdict;
+	return return_path.interface ? check_return(it, verdict) : verdict;
 }
 
 /* Samples a frame, if its rule or verdict asks for it. */
@@ -294,14 +308,22 @@ static __always_inline int answer(const struct decision *it)
 	}
 }
 
+/* Passes a packet: by the return path, or to the next stage of the chain. */
+static __always_inline int pass(const struct decision *it)
+{
+	return it->returns ? scrub_return(it->ctx, it->packet) : XDP_PASS;
+}
+
 /* Changes a packet as its verdict and rule ask. Returns what happens to it. */
 static __always_inline int act(const struct decision *it, int verdict)
 {
 	if (verdict == XDP_TX)
 		return answer(it);
-	if (verdict == XDP_PASS && it->mark != NO_MARK)
+	if (verdict != XDP_PASS)
+		return verdict;
+	if (it->mark != NO_MARK)
 		scrub_mark(it->ctx, it->packet, it->mark);
-	return verdict;
+	return pass(it);
 }
 
 SEC("xdp")
@@ -321,14 +343,13 @@ int scrub_stage(struct xdp_md *ctx)
 	verdict = decide(&it);
 	count_at(it.generation, it.counter, it.bytes);
 	sample(&it, verdict);
-	if (control.monitor)
-		verdict = XDP_PASS;
-	else
-		verdict = act(&it, verdict);
+	verdict = control.monitor ? pass(&it) : act(&it, verdict);
 	if (tally) {
 		tally->packets++;
 		tally->bytes += it.bytes;
-		if (verdict != XDP_PASS) {
+		if (verdict == XDP_REDIRECT) {
+			tally->taken++;
+		} else if (verdict != XDP_PASS) {
 			tally->dropped++;
 			tally->dropped_bytes += it.bytes;
 		}

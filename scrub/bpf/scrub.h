@@ -25,6 +25,8 @@ enum scrub_counter {
 	SCRUB_COUNT_CONTRADICTED,
 	SCRUB_COUNT_CHALLENGE_A2S, /* a query was answered */
 	SCRUB_COUNT_CHALLENGE_DNS,
+	SCRUB_COUNT_RETURN_EXPIRED = 30,
+	SCRUB_COUNT_RETURN_TOO_LONG,
 	SCRUB_COUNT_SETS = 32,		/* 64 sets */
 	SCRUB_COUNT_CLASSES = 96,	/* 32 amplification classes */
 	SCRUB_COUNT_LIMITS = 128,	/* 1,024 limits */

@@ -16,6 +16,7 @@
 #define SCRUB_SYNCOOKIE_H
 
 #include "cookie.h"
+#include "tcp_options.h"
 
 #define COOKIE_BITS 0xfffffff0
 #define TIMESTAMP_BITS 0xffffffc0
@@ -28,15 +29,6 @@
 
 #define TCP_ECE 0x40
 #define TCP_ECN 0xc0		/* ECE and CWR */
-#define OPTIONS_MAX 40		/* bytes */
-#define OPTION_END 0
-#define OPTION_NOP 1
-#define OPTION_MSS 2
-#define OPTION_SCALE 3
-#define OPTION_SACK 4
-#define OPTION_TIMESTAMPS 8
-#define OPTION_MD5 19
-#define OPTION_AUTHENTICATION 29
 
 /* When the kernel gets the connections of clients that were challenged. */
 enum scrub_handover_mode {

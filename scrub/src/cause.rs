@@ -41,6 +41,10 @@ pub enum Cause {
     Limit(usize),
     /// The profile's default.
     Default,
+    /// It would pass, but its time to live ends before the return path: it is dropped.
+    ReturnExpired,
+    /// It would pass, but is too long for the return path: it is dropped.
+    ReturnTooLong,
 }
 
 /// A verdict and its cause.

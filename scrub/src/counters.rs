@@ -28,6 +28,8 @@ const FIRST_DROPPED: u16 = NOT_IP + 11;
 const CONTRADICTED: u16 = NOT_IP + 12;
 const CHALLENGE_A2S: u16 = NOT_IP + 13;
 const CHALLENGE_DNS: u16 = NOT_IP + 14;
+const RETURN_EXPIRED: u16 = FIXED - 2;
+const RETURN_TOO_LONG: u16 = FIXED - 1;
 
 /// Returns the counter of a limit's number.
 pub fn limit(number: usize) -> u16 {
@@ -58,6 +60,8 @@ pub fn of(cause: Cause, verdict: Verdict) -> u16 {
         Cause::ChallengeDns => CHALLENGE_DNS,
         Cause::Default if verdict == Verdict::Pass => DEFAULT_PASS,
         Cause::Default => DEFAULT_DROP,
+        Cause::ReturnExpired => RETURN_EXPIRED,
+        Cause::ReturnTooLong => RETURN_TOO_LONG,
         Cause::Set(at) => SETS + at as u16,
         Cause::Amplification(at) => CLASSES + at as u16,
         Cause::Limit(number) => limit(number),
@@ -82,6 +86,8 @@ pub fn cause(counter: u16) -> Option<Cause> {
         CONTRADICTED => Cause::ContradictoryFragment,
         CHALLENGE_A2S => Cause::ChallengeA2s,
         CHALLENGE_DNS => Cause::ChallengeDns,
+        RETURN_EXPIRED => Cause::ReturnExpired,
+        RETURN_TOO_LONG => Cause::ReturnTooLong,
         SETS..CLASSES => Cause::Set((counter - SETS).into()),
         CLASSES..LIMITS => Cause::Amplification((counter - CLASSES).into()),
         LIMITS..RULES => Cause::Limit((counter - LIMITS).into()),
@@ -103,7 +109,7 @@ mod tests {
             assert!(verdicts.contains(&counter), "{cause:?}");
             known += 1;
         }
-        assert_eq!(known, 23 + 64 + 32 + 1024 + 16_384);
+        assert_eq!(known, 25 + 64 + 32 + 1024 + 16_384);
         assert_eq!(COUNTERS, 17_536, "as in bpf/scrub.h");
         assert_eq!(cause(COUNTERS), None);
     }

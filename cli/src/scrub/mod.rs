@@ -8,6 +8,7 @@ mod metrics;
 mod names_file;
 mod rehearse;
 mod report;
+mod return_path;
 mod rules;
 mod run;
 mod samples;

@@ -54,7 +54,7 @@ pub fn to_json(state: &State<'_>) -> Value {
         "fallbacks": fallbacks.collect::<Vec<_>>(),
         "policy": state.policy.display().to_string(),
         "memory_bytes": state.memory.total(),
-        "handover": {"connections": state.handed_over, "obstacle": state.handover_obstacle},
+        "handover": {"connections": state.handed_over},
         "monitor": state.mode.monitor,
         "sampling": {"dropped": state.mode.sample_dropped, "passed": state.mode.sample_passed},
         "elapsed_s": state.elapsed.as_secs_f64(),
@@ -63,6 +63,9 @@ pub fn to_json(state: &State<'_>) -> Value {
         "answered": total(Verdict::Answer),
         "counters": counters.collect::<Vec<_>>(),
     });
+    if let Some(obstacle) = &state.handover_obstacle {
+        value["handover"]["obstacle"] = obstacle.as_str().into();
+    }
     if let Some(left) = state.unconfirmed {
         value["confirm_within_s"] = left.as_secs_f64().into();
     }

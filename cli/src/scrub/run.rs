@@ -19,6 +19,7 @@ use sluicegate_scrub::scrubber::{Candidate, EditedPolicy, LIMIT_KEYS, Options, S
 
 use super::names_file::NamesFile;
 use super::report::{self, StatusLines};
+use super::return_path::ReturnArgs;
 use super::service::ScrubService;
 use super::service_manager::notify;
 use super::{SocketArgs, read_policy};
@@ -43,6 +44,9 @@ pub struct RunArgs {
     /// Pass packets from each of two interfaces to the other one, instead of to this host
     #[arg(long)]
     bridge: bool,
+
+    #[command(flatten)]
+    return_path: ReturnArgs,
 
     /// Drop nothing; count and sample what would be dropped
     #[arg(long)]
@@ -185,7 +189,9 @@ pub fn run(args: RunArgs) -> anyhow::Result<()> {
         .iter()
         .map(|name| link::interface(netns, name))
         .collect::<Result<Vec<_>>>()?;
+    let return_path = args.return_path.find(&args.interfaces, netns)?;
     let options = Options {
+        return_path: return_path.as_ref().map(|(path, _)| path.clone()),
         mode: program::Mode {
             monitor: args.monitor,
             resident: args.resident,
@@ -198,7 +204,7 @@ pub fn run(args: RunArgs) -> anyhow::Result<()> {
             Some(_) => ModeRequest::Only(Mode::Native),
         },
         limit_keys: args.limit_keys,
-        is_host: !args.bridge,
+        is_host: !args.bridge && return_path.is_none(),
         ..Options::default()
     };
     if args.bridge && interfaces.len() != 2 {
@@ -222,12 +228,17 @@ pub fn run(args: RunArgs) -> anyhow::Result<()> {
             "the scrubber that was kept has {limit_keys} limit keys; to change their number, run `sluice scrub stop` first"
         ));
     }
-    let is_host = !args.monitor && !args.bridge;
-    if let Some(reason) = scrubber.handover_obstacle().filter(|_| is_host && scrubber.policy().hands_over()) {
+    let is_host = options.is_host && !args.monitor;
+    if let Some(reason) =
+        scrubber.handover_obstacle().filter(|_| is_host && scrubber.policy().hands_over())
+    {
         notice::say(format_args!(
             "challenged clients repeat their first SYN, a second later: no hand-over to the kernel: {reason}"
         ));
     }
+    let watch = return_path
+        .map(|(path, resolver)| resolver.watch(path.next_hop, scrubber.next_hop_writer()));
+    let _next_hop = watch.transpose()?;
     // After the scrubber: packets that it passes go on to the end of the chain, which redirects them.
     let _bridge = args.bridge.then(|| bridge(&args)).transpose()?;
     let attach = if args.mode.as_deref() == Some("skb") { "skb" } else { "native" };

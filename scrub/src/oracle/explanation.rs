@@ -142,6 +142,8 @@ pub(crate) fn cause_text(policy: &Policy, cause: Cause) -> String {
         Cause::UnknownFlow => "unknown TCP flow".into(),
         Cause::Limit(number) => format!("limit {number} exceeded"),
         Cause::Default => "the profile's default".into(),
+        Cause::ReturnExpired => "time to live ends before the return path".into(),
+        Cause::ReturnTooLong => "too long for the return path".into(),
     }
 }
 

@@ -3,10 +3,13 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use libbpf_rs::{ErrorKind, Map, MapCore, MapInfo, Object, ObjectBuilder, OpenObject, ProgramMut};
+use libbpf_rs::{
+    ErrorKind, Map, MapCore, MapInfo, Object, ObjectBuilder, OpenMapMut, OpenObject, ProgramMut,
+};
 use sluicegate::error::{Error, Result};
 use sluicegate::xdp::resident::{ChainMaps, KeptProgram};
 
+use super::ReturnPath;
 use crate::counters::COUNTERS;
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/scrub.bpf.o"));
@@ -20,7 +23,9 @@ const HAS_FRAGS: u32 = 1 << 5;
 /// Bytes of a map's name in the kernel.
 const NAME_BYTES: usize = 15;
 /// Parts of the names of maps that a stage's program does not use, or has of its own.
-const IS_OWN: [&str; 2] = ["rodata", ".data.rehearse"];
+const IS_OWN: [&str; 3] = ["rodata", ".data.rehearse", ".data.return"];
+/// The map of `struct scrub_return`.
+const RETURN_PATH: &str = ".rodata.return";
 
 /// Turns libbpf's error into one for users.
 pub(super) fn failed(operation: &'static str, error: libbpf_rs::Error) -> Error {
@@ -117,14 +122,19 @@ fn size(
     Ok(())
 }
 
-/// Makes the maps, and loads a program.
+/// Makes the maps, with a number of lines of limits and of flows, and loads a program.
 pub(super) fn maps(
     program: Option<&str>,
     cpus: u32,
-    limit_lines: u32,
-    flow_lines: u32,
+    (limit_lines, flow_lines): (u32, u32),
+    path: Option<&ReturnPath>,
 ) -> Result<Object> {
-    load(open(program)?, |open| size(open, cpus, limit_lines, flow_lines))
+    load(open(program)?, |open| {
+        size(open, cpus, limit_lines, flow_lines)?;
+        let mut maps = open.maps_mut();
+        let mut constants = maps.find(|it| it.name() == RETURN_PATH);
+        constants.as_mut().map_or(Ok(()), |it| set_return_path(it, path))
+    })
 }
 
 /// Returns the bytes of the maps that [`maps`] makes.
@@ -141,8 +151,17 @@ pub(super) fn map_bytes(cpus: u32, limit_lines: u32, flow_lines: u32) -> Result<
     Ok(bytes.sum())
 }
 
+fn set_return_path(map: &mut OpenMapMut<'_>, path: Option<&ReturnPath>) -> libbpf_rs::Result<()> {
+    path.map_or(Ok(()), |path| map.set_initial_value(&path.encode()))
+}
+
 /// Loads the program at the stage for an interface's chain, with the maps of another instance.
-pub(super) fn stage(maps: &Object, chain: &ChainMaps<'_>, hands_over: bool) -> Result<OwnedFd> {
+pub(super) fn stage(
+    maps: &Object,
+    chain: &ChainMaps<'_>,
+    hands_over: bool,
+    path: Option<&ReturnPath>,
+) -> Result<OwnedFd> {
     let object = load(open(Some(STAGE))?, |open| {
         for mut each in open.maps_mut() {
             let name = each.name().to_string_lossy().into_owned();
@@ -154,6 +173,7 @@ pub(super) fn stage(maps: &Object, chain: &ChainMaps<'_>, hands_over: bool) -> R
                 ".rodata.handover" => {
                     each.set_initial_value(&u32::from(hands_over).to_ne_bytes())?;
                 }
+                RETURN_PATH => set_return_path(&mut each, path)?,
                 // Other constants.
                 name if name.ends_with(".rodata") => {}
                 name => each.reuse_fd(map(maps, name).as_fd())?,

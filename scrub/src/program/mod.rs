@@ -15,11 +15,13 @@ pub mod cost;
 mod handover;
 mod image_map;
 mod load;
+mod return_path;
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use libbpf_rs::{
@@ -36,6 +38,8 @@ use crate::image::Image;
 use crate::policy::Verdict;
 use crate::tables::Tables;
 pub use handover::Handover;
+use return_path::NEXT_HOP_WORDS;
+pub use return_path::{Gre, MIN_MSS, NextHop, NextHopWriter, ReturnPath, fitting_mss};
 
 /// Verdicts in `enum xdp_action`.
 const XDP_DROP: u32 = 1;
@@ -54,6 +58,8 @@ const KEYS_PER_LINE: u32 = 4;
 const FLOW_LINES: u32 = 2;
 /// Room for the frame of an answer.
 const MAX_ANSWER: usize = 128;
+/// Room for the headers that a packet gets on the return path.
+const RETURN_HEADERS: usize = 32;
 
 /// How the program works, whatever the policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,6 +111,8 @@ pub struct Program {
     counters: SharedCounters,
     /// Where the program for BPF_PROG_RUN reports the cause.
     cause: SharedCounters,
+    return_path: Option<ReturnPath>,
+    next_hop: NextHopWriter,
     cpus: usize,
     mode: Mode,
     /// The mode may outlive its owner.
@@ -130,7 +138,7 @@ impl Program {
     /// # Errors
     /// A missing privilege, or too little memory.
     pub fn new(limit_keys: u32) -> Result<Self> {
-        Self::with(None, limit_keys)
+        Self::with(None, limit_keys, None)
     }
 
     /// Makes the maps, and loads the program that decides alone, for [`rehearse`](Self::rehearse). With new tables, it
@@ -139,13 +147,22 @@ impl Program {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn for_rehearsal(limit_keys: u32) -> Result<Self> {
-        Self::with(Some(load::REHEARSE), limit_keys)
+        Self::with(Some(load::REHEARSE), limit_keys, None)
     }
 
-    fn with(program: Option<&str>, limit_keys: u32) -> Result<Self> {
+    /// Makes a program as [`for_rehearsal`](Self::for_rehearsal) does, with a return path.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn for_rehearsal_of(limit_keys: u32, path: ReturnPath) -> Result<Self> {
+        Self::with(Some(load::REHEARSE), limit_keys, Some(path))
+    }
+
+    fn with(program: Option<&str>, limit_keys: u32, path: Option<ReturnPath>) -> Result<Self> {
         let (limit_lines, cpus) = (limit_lines(limit_keys), possible_cpus()?);
-        let object = load::maps(program, cpus as u32, limit_lines, limit_lines * FLOW_LINES)?;
-        let program = Self {
+        let lines = (limit_lines, limit_lines * FLOW_LINES);
+        let object = load::maps(program, cpus as u32, lines, path.as_ref())?;
+        let mut program = Self {
             mode: Mode::default(),
             generation: 0,
             limit_lines,
@@ -155,6 +172,7 @@ impl Program {
             ..Self::over(object, cpus)?
         };
         program.write_control();
+        program.set_return_path(path);
         Ok(program)
     }
 
@@ -214,6 +232,8 @@ impl Program {
             control: shared(CONTROL, CONTROL_WORDS)?,
             counters: shared("scrub_counters", cpus * 2 * usize::from(COUNTERS) * 2)?,
             cause: shared(".data.rehearse", 1)?,
+            return_path: None,
+            next_hop: NextHopWriter(Arc::new(shared(".data.return", NEXT_HOP_WORDS)?)),
             object,
             cpus,
             mode: Mode::default(),
@@ -232,7 +252,7 @@ impl Program {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn load_stage(&self, chain: &ChainMaps<'_>, hands_over: bool) -> Result<OwnedFd> {
-        load::stage(&self.object, chain, hands_over)
+        load::stage(&self.object, chain, hands_over, self.return_path.as_ref())
     }
 
     /// Completes connections whose SYNs an instance answered by cookies, on interfaces of this thread's network namespace.
@@ -241,6 +261,19 @@ impl Program {
     /// The kernel is older than Linux 6.9, or refuses.
     pub fn hand_over(&self, interfaces: &[Interface]) -> Result<Handover> {
         Handover::start(&self.object, interfaces)
+    }
+
+    /// Sets the return path of instances that are loaded after this.
+    pub fn set_return_path(&mut self, path: Option<ReturnPath>) {
+        if let Some(path) = &path {
+            self.next_hop.set(&path.next_hop);
+        }
+        self.return_path = path;
+    }
+
+    /// Returns a handle that changes the next hop of the return path, from any thread.
+    pub fn next_hop_writer(&self) -> NextHopWriter {
+        self.next_hop.clone()
     }
 
     /// Writes the control value, except the time.
@@ -416,14 +449,14 @@ impl Program {
         Ok(self.rehearse_answer(frame)?.0)
     }
 
-    /// Decides on a frame like [`rehearse`](Self::rehearse). Also returns the frame that leaves, an answer or a marked
-    /// packet; empty if it is dropped or unchanged.
+    /// Decides on a frame like [`rehearse`](Self::rehearse). Also returns the frame that leaves: an answer, or a packet that
+    /// was marked or returned; empty if it is dropped or unchanged.
     ///
     /// # Errors
     /// As [`rehearse`](Self::rehearse).
     pub fn rehearse_answer(&self, frame: &[u8]) -> Result<(Decision, Vec<u8>)> {
         let failed = |error| load::failed("run", error);
-        let mut out = vec![0; frame.len().max(MAX_ANSWER)];
+        let mut out = vec![0; (frame.len() + RETURN_HEADERS).max(MAX_ANSWER)];
         let input = ProgramInput {
             data_in: Some(frame),
             data_out: Some(&mut out),

@@ -13,11 +13,14 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 use sluicegate::error::{Error, Result};
-use sluicegate::link::Interface;
+use sluicegate::link::{self, Interface};
+use sluicegate::xdp::Mode as AttachMode;
 use sluicegate::xdp::resident::{ModeRequest, Resident, ScrubStage};
 
 use crate::policy::Policy;
-use crate::program::{Count, Handover, LoadedTables, Mode, Program, random_number};
+use crate::program::{
+    Count, Handover, LoadedTables, Mode, NextHopWriter, Program, ReturnPath, random_number,
+};
 use crate::tables::Tables;
 pub use candidate::{Candidate, TimedFrame};
 pub use counter_names::CounterNames;
@@ -33,7 +36,7 @@ pub use samples::{NewSamples, Sample};
 pub const LIMIT_KEYS: u32 = 1 << 20;
 
 /// How a scrubber runs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// How the program works.
     pub mode: Mode,
@@ -45,6 +48,8 @@ pub struct Options {
     pub learning_time: Duration,
     /// Packets that pass go to this host, whose kernel may complete TCP connections.
     pub is_host: bool,
+    /// Where packets to protected networks leave. Without, they go to the host, as all others that pass.
+    pub return_path: Option<ReturnPath>,
 }
 
 impl Default for Options {
@@ -55,6 +60,7 @@ impl Default for Options {
             limit_keys: LIMIT_KEYS,
             learning_time: Duration::from_secs(60),
             is_host: true,
+            return_path: None,
         }
     }
 }
@@ -66,6 +72,8 @@ pub struct Scrubber {
     interfaces: Vec<Interface>,
     /// Why an interface is not in native mode.
     fallbacks: Vec<(String, String)>,
+    /// The program of the return path's interface: most drivers send redirected frames only with one.
+    returns_by: Option<(Resident, Interface)>,
     /// Or why the kernel does not complete connections.
     handover: std::result::Result<Handover, String>,
     // Before the program: closing its buffer uses the descriptor of the program's map.
@@ -116,6 +124,32 @@ fn learn_flows(program: &Program, policy: &Policy, time: Duration) {
     }
 }
 
+/// Fails if a policy protects all destinations, this host's addresses too.
+fn can_return(policy: &Policy) -> Result<()> {
+    if policy.networks.is_empty() {
+        return Err(Error::Usage(
+            "the policy names no protected networks, and what this host itself receives would be returned; add \
+             [protect.NAME] with networks"
+                .into(),
+        ));
+    }
+    Ok(())
+}
+
+/// Joins the program of a return path's interface. In skb mode the kernel sends by any driver.
+fn join_return(interface: &Interface, attach: ModeRequest, is_skb: bool) -> Result<Resident> {
+    let (resident, fallback) = Resident::join(interface, attach)?;
+    // Some drivers have this ability only while they have a program.
+    let abilities = link::xdp_abilities(None, interface)?;
+    if is_skb || (fallback.is_none() && abilities.is_none_or(|it| it.sends_redirected())) {
+        return Ok(resident);
+    }
+    Err(Error::Usage(format!(
+        "{}: its driver does not send frames that XDP redirects; add --mode skb",
+        interface.name
+    )))
+}
+
 impl Scrubber {
     /// Starts to scrub what interfaces of this thread's network namespace receive. Takes over a scrubber that was
     /// [kept](Mode::resident) there; `earlier` is what that one has counted.
@@ -129,6 +163,9 @@ impl Scrubber {
         earlier: Option<&CounterNames>,
     ) -> Result<Self> {
         let Candidate { policy, tables, bytes } = candidate;
+        if options.return_path.is_some() {
+            can_return(&policy)?;
+        }
         let (mut taken, mut fallbacks) = (Vec::new(), Vec::new());
         for interface in interfaces {
             let (resident, fallback) = Resident::join(interface, options.attach)?;
@@ -156,6 +193,14 @@ impl Scrubber {
                 ));
             }
         };
+        program.set_return_path(options.return_path.clone());
+        let is_skb = matches!(options.attach, ModeRequest::Only(AttachMode::Skb))
+            || fallbacks.len() == interfaces.len();
+        let returns_by = options.return_path.as_ref().map(|path| {
+            let interface = path.interface.clone();
+            Ok::<_, Error>((join_return(&interface, options.attach, is_skb)?, interface))
+        });
+        let returns_by = returns_by.transpose()?;
         // One that was kept acts as before until this process owns all its stages.
         let mut last = Vec::new();
         if !is_adopted {
@@ -180,6 +225,7 @@ impl Scrubber {
             interfaces: interfaces.to_vec(),
             fallbacks,
             handover,
+            returns_by,
             program,
             samples,
             policy,
@@ -198,7 +244,10 @@ impl Scrubber {
     /// It cannot be pinned. Then it is not kept.
     pub fn keep(&mut self) -> Result<()> {
         let mut stages = self.stages.iter().zip(&self.interfaces);
-        let kept = stages.try_for_each(|(stage, interface)| stage.keep(interface));
+        let by = self.returns_by.as_ref();
+        let kept = by
+            .map_or(Ok(()), |(resident, interface)| resident.keep(interface))
+            .and_then(|()| stages.try_for_each(|(stage, interface)| stage.keep(interface)));
         match kept {
             Ok(()) => self.program.set_kept(true),
             Err(_) => self.release(),
@@ -222,6 +271,11 @@ impl Scrubber {
     /// Returns the number of sources and others that limits can tell apart. A program that was kept has its own.
     pub fn limit_keys(&self) -> u32 {
         self.program.limit_keys()
+    }
+
+    /// Returns a handle that changes the next hop of the return path, from any thread.
+    pub fn next_hop_writer(&self) -> NextHopWriter {
+        self.program.next_hop_writer()
     }
 
     /// Returns the interfaces that are not in native mode, and why.
@@ -265,6 +319,9 @@ impl Scrubber {
     /// # Errors
     /// Too little memory. Then the earlier policy stays.
     pub fn install(&mut self, candidate: Candidate) -> Result<()> {
+        if self.returns_by.is_some() {
+            can_return(&candidate.policy)?;
+        }
         if candidate.policy.knows_more_flows(&self.policy) {
             learn_flows(&self.program, &candidate.policy, self.learning_time);
         }
@@ -314,6 +371,7 @@ impl Scrubber {
     /// # Errors
     /// It was detached, or the interface was removed.
     pub fn check_attached(&self) -> Result<()> {
+        self.returns_by.as_ref().map_or(Ok(()), |(resident, _)| resident.check_attached())?;
         self.stages.iter().try_for_each(ScrubStage::check_attached)
     }
 

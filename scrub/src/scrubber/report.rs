@@ -30,11 +30,13 @@ pub enum StageName {
     Limit,
     /// The default.
     Default,
+    /// The return path.
+    Return,
 }
 
 impl StageName {
     /// All stages.
-    pub(super) const ALL: [Self; 9] = [
+    pub(super) const ALL: [Self; 10] = [
         Self::Parse,
         Self::Set,
         Self::Rule,
@@ -44,6 +46,7 @@ impl StageName {
         Self::Tcp,
         Self::Limit,
         Self::Default,
+        Self::Return,
     ];
 
     /// Returns true if its counters are shown while they are 0, too.
@@ -63,6 +66,7 @@ impl StageName {
             Self::Tcp => "tcp",
             Self::Limit => "limit",
             Self::Default => "default",
+            Self::Return => "return",
         }
     }
 }
@@ -267,6 +271,8 @@ impl<'a> Names<'a> {
                 (StageName::Default, "default", Some(Pass))
             }
             Cause::Default => (StageName::Default, "default", Some(Drop)),
+            Cause::ReturnExpired => (StageName::Return, "expired", Some(Drop)),
+            Cause::ReturnTooLong => (StageName::Return, "too-long", Some(Drop)),
         };
         Some((stage, name.to_owned(), verdict))
     }

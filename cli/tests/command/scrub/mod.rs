@@ -7,6 +7,7 @@ mod leftovers;
 mod metrics;
 mod rehearse;
 mod resident;
+mod return_path;
 mod rules;
 mod samples;
 mod scratch;

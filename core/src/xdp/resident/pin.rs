@@ -118,12 +118,12 @@ impl Resident {
         Ok(true)
     }
 
-    /// Fails if the program is not attached any more: for ports that receive no packets. Takes one system
+    /// Fails if the program is not attached any more: for users that receive no packets. Takes one system
     /// call, which may wait for the rtnl lock.
     ///
     /// # Errors
     /// [`Error::Removed`]: the program was detached or the interface removed.
-    pub(crate) fn check_attached(&self) -> Result<()> {
+    pub fn check_attached(&self) -> Result<()> {
         // Kernels before 5.19 do not answer a process without privileges; the mark shows that sluice
         // detached it.
         let link = bpf::attachment(self.link.as_fd());
