@@ -6,8 +6,8 @@ set -u
 # $tests, how many $seconds for one.
 # shellcheck source=/dev/null disable=SC2154
 . "${vm_job:?}"
-# POLICIES: of the scrubber's test differential.
-export RUST_BACKTRACE=0 SLUICE_TEST_THIN=10 POLICIES=3
+# SCRUB_POLICIES: of the scrubber's test differential.
+export RUST_BACKTRACE=0 SLUICE_TEST_THIN=10 SCRUB_POLICIES=3
 
 # Brings back what a killed test had in its namespaces.
 recover() {
