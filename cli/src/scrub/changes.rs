@@ -79,7 +79,7 @@ pub struct NextPolicy {
     pub edited: EditedPolicy,
     /// When the first of what was added ends.
     pub next_end: Option<Instant>,
-    /// What was added and did not fit.
+    /// Additions that did not fit.
     pub removed: Removed,
     pub candidate: Candidate,
 }
@@ -316,8 +316,8 @@ impl Change {
         matches!(self, Self::Apply { .. } | Self::Return { .. })
     }
 
-    /// Returns true if the tables are compared before they go live. They must not be refused when the scrubber returns to
-    /// an earlier policy.
+    /// Returns true if the tables are compared before they go live. They must not be refused when the scrubber returns
+    /// to an earlier policy.
     fn is_checked(&self) -> bool {
         !matches!(self, Self::Return { .. } | Self::EndSession)
     }

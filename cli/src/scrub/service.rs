@@ -65,7 +65,7 @@ struct Unconfirmed {
 struct Earlier {
     policy: Arc<EditedPolicy>,
     path: PathBuf,
-    /// What later policies removed.
+    /// Additions that later policies removed.
     removed: Arc<Removed>,
 }
 

@@ -1,4 +1,4 @@
-//! Amplification classes: answers of protocols by which attackers multiply their packets.
+//! Amplification classes: answers of protocols that attackers use as amplifiers.
 //!
 //! An attacker sends small requests with the victim's address as source to many servers, which send large answers to
 //! the victim. Answers come from a protocol's port and are long; some also have a byte that tells them from requests.

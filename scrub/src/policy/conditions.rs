@@ -1,4 +1,4 @@
-//! The conditions of a rule: for each field, the values one of which a packet has.
+//! The conditions of a rule: for each field, the values that match.
 
 use ipnet::IpNet;
 
@@ -35,7 +35,7 @@ pub struct Conditions {
     pub icmp_type: Vec<Range<u8>>,
     /// Codes of ICMP or ICMPv6.
     pub icmp_code: Vec<Range<u8>>,
-    /// VLAN numbers of the outer tag; 0 is no tag.
+    /// VLAN numbers of the outer tag; 0 is no tag, or a priority tag.
     pub vlan: Vec<Range<u16>>,
     /// Flow labels of IPv6.
     pub flow_label: Vec<Range<u32>>,

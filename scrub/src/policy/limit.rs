@@ -1,4 +1,4 @@
-//! Limits: rates, and what they are counted by.
+//! Limits: rates, and their keys.
 
 use std::time::Duration;
 
@@ -9,8 +9,7 @@ pub struct Limit {
     pub by: LimitKey,
     /// The rate.
     pub rate: Rate,
-    /// How long the rate may be exceeded by twice, from rest: it permits `rate` times `burst` at once, and one
-    /// packet more.
+    /// The burst: after a pause, the packets or bits of this time at the rate pass at once, and one packet more.
     pub burst: Duration,
 }
 

@@ -1,17 +1,18 @@
-//! The policy: what is protected, and what happens to packets.
+//! The policy: protected networks, and the actions on packets to them.
 //!
 //! A packet meets these stages in this order, and the first that decides ends its way:
 //!
 //! 1. Packets that are not IP pass: ARP must work.
 //! 2. Malformed packets are dropped. Then messages of IPv6 neighbor discovery pass.
 //! 3. Packets to networks that are not protected pass.
-//! 4. Later fragments whose first one came within 2 s: dropped if it was dropped. If it passed, they meet the sets and the
-//!    profile's limits, and pass; limits of rules and classes count the first one only. One that overlaps those before it
-//!    in order is dropped, and those that exceed the longest packet: 255 units of 512 bytes, rounded up for each.
+//! 4. Later fragments whose first one came within 2 s: dropped if it was dropped. If it passed, they meet the sets and
+//!    the profile's limits, and pass; limits of rules and classes count the first one only. One that overlaps those
+//!    before it in order is dropped, and those that exceed the longest packet: 255 units of 512 bytes, rounded up for
+//!    each.
 //! 5. Sets with `action = "pass"`, then those with `action = "drop"`, by the source. Of several, the first decides.
 //! 6. Rules, in their order: the first rule that matches is the only one that acts. `drop` and `pass` decide; a limit
-//!    drops what exceeds it; a [challenge](UdpChallenge) answers queries of sources that are not verified; all others
-//!    continue with the next stage.
+//!    drops the packets above it; a [challenge](UdpChallenge) answers queries of sources that are not verified; all
+//!    others continue with the next stage.
 //! 7. Amplification: answers of protocols that attackers use as reflectors.
 //! 8. Other fragments, then [TCP](TcpProtection), as the network's profile says.
 //! 9. The profile's limits, in their order. Here and above, limits are charged until one refuses the packet, and those
@@ -126,7 +127,7 @@ pub enum RuleAction {
     Continue,
 }
 
-/// How a protected network is protected.
+/// A profile: the protection of networks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
     /// Its name.
@@ -135,7 +136,7 @@ pub struct Profile {
     pub amplification: Vec<ClassAction>,
     /// The action on fragments.
     pub fragments: FragmentAction,
-    /// How TCP is protected.
+    /// The protection of TCP.
     pub tcp: TcpProtection,
     /// Limits on all packets that reach them.
     pub limits: Vec<Limit>,
@@ -155,7 +156,7 @@ pub enum ClassAction {
     Limit(Vec<Limit>),
 }
 
-/// The action on fragments. A later fragment whose first one came within 2 s has that one's verdict, whatever the action.
+/// The action on fragments. It does not concern later fragments whose first one is known: these follow it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FragmentAction {
     /// Others go on to the next stage.
@@ -222,7 +223,8 @@ impl Policy {
         networks.chain(&all).any(|it| self.knows_flows_to(it) && !earlier.knows_flows_to(it))
     }
 
-    /// Reports whether packets of unknown TCP flows to a network are dropped. The longest protected one with it decides.
+    /// Reports whether packets of unknown TCP flows to a network are dropped. The longest protected one with it
+    /// decides.
     fn knows_flows_to(&self, network: &IpNet) -> bool {
         let longest = |it: &ProtectedNetwork| {
             let with_it = it.networks.iter().filter(|it| it.contains(network));

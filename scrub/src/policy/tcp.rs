@@ -7,10 +7,10 @@ pub const HOLD_SECONDS: u32 = 5;
 /// Highest rate at which retransmissions are expected: above, too many SYNs would have to be remembered.
 const MAX_RETRANSMIT_RATE: u32 = 1 << 18;
 
-/// How TCP is protected.
+/// The protection of TCP.
 ///
-/// A SYN is a packet with SYN and without ACK; ECN's flags and data do not matter. A destination address has a level, by the
-/// SYNs that come to it within a second of the clock from sources that are not verified:
+/// A SYN is a packet with SYN and without ACK; ECN's flags and data do not matter. Each destination address has a
+/// level. It depends on the SYNs of unverified sources in the present second:
 ///
 /// | level | entered above | a SYN of a source that is not verified |
 /// | --- | --- | --- |
@@ -18,28 +18,31 @@ const MAX_RETRANSMIT_RATE: u32 = 1 << 18;
 /// | 1 | `above` | is dropped; its retransmission passes, and verifies the source |
 /// | 2 | 4 x `above` | is answered by a SYN-ACK that acknowledges a cookie |
 ///
-/// Level 2 begins above 262,144 SYNs at the latest, or at `above` if that is higher: the program remembers no more until
-/// their retransmission. For the same reason it also challenges SYNs at level 1 while there are more to all destinations
-/// together. The packet that exceeds a threshold meets the higher level already. A level is left for the next lower one
-/// with the first SYN that is more than [`HOLD_SECONDS`] after the last second with `below` or more of them (level 2:
-/// 4 x `below`), or after the change of the level; after more than [`HOLD_SECONDS`] seconds without any, for level 0.
+/// Level 2 begins above 262,144 SYNs at the latest, or at `above` if that is higher: the program remembers no more
+/// until their retransmission. For the same reason it also challenges SYNs at level 1 while there are more to all
+/// destinations together. The packet that exceeds a threshold meets the higher level already. A level is left for the
+/// next lower one with the first SYN that is more than [`HOLD_SECONDS`] after the last second with `below` or more of
+/// them (level 2: 4 x `below`), or after the change of the level; after more than [`HOLD_SECONDS`] seconds without any,
+/// for level 0.
 ///
 /// The cookie is a number before the SYN's own: connection tracking of Linux takes it for a late acknowledgement and
-/// passes it, so clients behind a firewall get it. A client in SYN-SENT answers the acknowledgement of something that it
-/// did not send by a RST with that number, and stays in SYN-SENT (RFC 9293, 3.10.7.3). The RST verifies the source and is
-/// dropped. Then the client retransmits its SYN, Linux at once and others after a second, and it passes. So no
+/// passes it, so clients behind a firewall get it. A client in SYN-SENT answers the acknowledgement of something that
+/// it did not send by a RST with that number, and stays in SYN-SENT (RFC 9293, 3.10.7.3). The RST verifies the source
+/// and is dropped. Then the client retransmits its SYN, Linux at once and others after a second, and it passes. So no
 /// connection fails.
 ///
-/// A source is an IPv4 address or an IPv6 /64. It is verified for all networks, because it has proved that it receives what
-/// is sent to its address. A retransmission proves less: it verifies for a minute at most and for level 1, counts for the
-/// level, and gives way to proof. Whoever guesses a cookie needs 2^29 resets on average.
+/// A source is an IPv4 address or an IPv6 /64. It is verified for all networks, because it has proved that it receives
+/// what is sent to its address. A retransmission proves less: it verifies for a minute at most and for level 1, counts
+/// for the level, and gives way to proof. To guess a cookie takes an attacker about 2^29 resets, or 2^27
+/// acknowledgements while SYN cookies are out.
 ///
 /// The retransmission of a SYN has the same addresses, ports and sequence number, and comes 0.7 to 8 s after it.
 ///
-/// Flows that are known: those of SYNs that pass here, and others of which packets with ACK come for more than 5 s while
-/// their destination is calm. The destination is calm until it gets more than `above` packets of unknown flows in a second;
-/// then these are dropped. It becomes calm as level 1 is left. A flow is forgotten after 5 minutes without packets. If there
-/// is no room, flows of one packet give way. For a minute from the start, none is dropped: flows from before become known.
+/// A flow is known after its SYN passed here, or after packets with ACK arrived for more than 5 s while its destination
+/// was calm. The destination is calm until it gets more than `above` packets of unknown flows in a second; then these
+/// are dropped. It becomes calm as level 1 is left. A flow is forgotten after 5 minutes without packets. If there is no
+/// room, flows with one packet are replaced. For a minute from the start, none is dropped: flows from before become
+/// known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpProtection {
     /// When the senders of SYNs are challenged.
@@ -70,8 +73,9 @@ pub enum Challenge {
 
 /// When a challenge is a SYN cookie whose connection the kernel completes, so that the client need not repeat its SYN.
 ///
-/// That needs Linux 6.9, a listener on an address of this host, and a client whose MSS is at least 536 bytes (IPv6: 1220).
-/// Other SYNs of level 2 are answered as above. A packet that acknowledges a cookie verifies its source, and passes.
+/// That needs Linux 6.9, a listener on an address of this host without Multipath TCP, and a client without TCP MD5
+/// whose MSS is at least 536 bytes (IPv6: 1220). Other SYNs of level 2 are answered as above. A packet that
+/// acknowledges a cookie verifies its source, and passes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Handover {
     /// Never.

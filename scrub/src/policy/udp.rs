@@ -1,17 +1,18 @@
 //! Challenges to the senders of queries over UDP.
 
-/// What a rule does with queries whose source is not verified.
+/// A rule's answer to queries of sources that are not verified.
 ///
-/// Sources are verified as of [`TcpProtection`](super::TcpProtection): all challenges share them, and the profile of the
-/// destination has the time. A query is a whole UDP datagram, behind an IP header without options or extension headers:
+/// Sources are verified as of [`TcpProtection`](super::TcpProtection): all challenges share them, and the profile of
+/// the destination has the time. A query is a whole UDP datagram, behind an IP header without options or extension
+/// headers:
 ///
-/// | query | payload | answer |
-/// | --- | --- | --- |
-/// | [`A2s`](UdpQuery::A2s) | `ff ff ff ff`, then `T` and "Source Engine Query\0", or `U` or `V` and a challenge of 4 bytes | `ff ff ff ff`, `A` and a cookie of 4 bytes |
-/// | [`Dns`](UdpQuery::Dns) | a header with QR and opcode 0 and one question, then a question without compression | the header and the question, with QR and TC |
+/// - [`A2s`](UdpQuery::A2s): `ff ff ff ff`, then `T` and "Source Engine Query\0", or `U` or `V` and a challenge of 4
+///   bytes. The answer is `ff ff ff ff`, `A` and a cookie of 4 bytes.
+/// - [`Dns`](UdpQuery::Dns): a header with QR and opcode 0 and one question, then a question without compression. The
+///   answer is the header and the question, with QR and TC.
 ///
-/// Bytes behind these do not matter. So no answer is longer than its query. Queries of verified sources and all other
-/// packets go on to the next stage.
+/// Further bytes do not matter. No answer is longer than its query. Queries of verified sources and all other packets
+/// go on to the next stage.
 ///
 /// The client of A2S repeats its query with the cookie as its challenge (of `T`, behind the text). This verifies its
 /// source, and the query goes on. A cookie is valid for one source and destination with their ports, for 69 to 137 s.

@@ -119,7 +119,7 @@ pub struct Program {
     is_kept: bool,
     generation: u32,
     limit_lines: u32,
-    /// Of the keys of limits, sources, flows, SYNs and meters.
+    /// Secrets of the keys of limits, sources, flows, SYNs and meters.
     secrets: [u64; 3],
     cookie_key: [u64; 2],
     /// New tables begin with empty limits, sources and flows.

@@ -40,7 +40,7 @@ pub struct AddedRule {
     pub until: Until,
 }
 
-/// What was added and did not fit another policy.
+/// Additions that did not fit another policy.
 #[derive(Clone, Debug, Default)]
 pub struct Removed {
     entries: BTreeMap<String, BTreeMap<IpNet, Until>>,

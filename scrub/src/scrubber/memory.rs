@@ -20,7 +20,7 @@ pub struct Memory {
     pub tables: u64,
     /// Limits, verified sources, flows and counters.
     pub state: u64,
-    /// The same of the program that compares new tables with the oracle, during a change.
+    /// Limits, sources, flows and counters of the program that compares new tables with the oracle, during a change.
     pub check: u64,
 }
 

@@ -82,7 +82,8 @@ impl PolicyReader<'_> {
             (None, None, Some((query, value))) => {
                 if !conditions.protocol.is_empty() && !conditions.protocol.contains(&protocol::UDP)
                 {
-                    let problem = "only UDP has such queries, and the match excludes it: change the match, or leave it out";
+                    let problem = "only UDP has such queries, and the match excludes it: change the match, or leave it \
+                        out";
                     return Err(Fault::new(&place(value), "challenge", problem));
                 }
                 RuleAction::Challenge(UdpChallenge { query, above: above.map(|(rate, _)| rate) })
@@ -120,7 +121,8 @@ impl PolicyReader<'_> {
         }
     }
 
-    /// Returns the position in the policy of some bytes of a text in it, or of the whole text if it is written with escapes.
+    /// Returns the position in the policy of some bytes of a text in it, or of the whole text if it is written with
+    /// escapes.
     fn inside(&self, value: &Value, text: &str, at: Range<usize>) -> Range<usize> {
         let written = self.text.get(value.span()).unwrap_or_default();
         let quotes = written.len() - written.trim_start_matches(['"', '\'', '\r', '\n']).len();
