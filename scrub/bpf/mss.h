@@ -26,7 +26,7 @@ static __always_inline void write_mss(struct tcphdr *tcp, __u8 *option, int odd,
 __noinline int scrub_lower_mss(struct xdp_md *ctx, struct scrub_packet *packet, __u32 mss)
 {
 	void *start = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	__u32 offset, length, at = sizeof(struct tcphdr);
+	__u32 offset, length;
 	struct tcphdr *tcp;
 
 	if (!packet)
@@ -36,7 +36,10 @@ __noinline int scrub_lower_mss(struct xdp_md *ctx, struct scrub_packet *packet, 
 	if (!offset || (void *)(tcp + 1) > end)
 		return 0;
 	length = tcp->doff * 4;
+	packet->option = sizeof(*tcp);
 	for (int i = 0; i < OPTIONS_MAX; i++) {
+		/* From memory, so that the verifier has one state for all places. */
+		__u32 at = *(volatile __u16 *)&packet->option;
 		__u8 *option = (void *)tcp + (at & 63);
 
 		if (at + OPTION_MSS_BYTES > length || (void *)(option + OPTION_MSS_BYTES) > end)
@@ -44,7 +47,7 @@ __noinline int scrub_lower_mss(struct xdp_md *ctx, struct scrub_packet *packet, 
 		if (option[0] == OPTION_END)
 			return 0;
 		if (option[0] == OPTION_NOP) {
-			at++;
+			*(volatile __u16 *)&packet->option = at + 1;
 			continue;
 		}
 		if (option[0] == OPTION_MSS && option[1] == OPTION_MSS_BYTES) {
@@ -53,7 +56,7 @@ __noinline int scrub_lower_mss(struct xdp_md *ctx, struct scrub_packet *packet, 
 		}
 		if (option[1] < 2)
 			return 0;
-		at += option[1];
+		*(volatile __u16 *)&packet->option = at + option[1];
 	}
 	return 0;
 }

@@ -39,6 +39,7 @@ struct scrub_packet {
 	__u16 payload;		/* offset in the frame, behind the known headers */
 	__u16 payload_length;
 	__u16 vlan;		/* the outer tag's number; 0 without */
+	__u16 option;		/* in the TCP header, of the option that is being read */
 	__u8 tags;		/* VLAN tags */
 	__u8 version;		/* 4 or 6 */
 	__u8 protocol;
