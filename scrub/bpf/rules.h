@@ -151,8 +151,8 @@ struct {
 } rule_scratch SEC(".maps");
 
 /* Combines the vectors of a packet's values. Returns the mask of words that have bits. */
-static __noinline __u32 combine_vectors(void *image, const struct scrub_rule_params *params,
-					const struct scrub_packet *packet, struct rule_scratch *scratch)
+static __always_inline __u32 combine_vectors(void *image, const struct scrub_rule_params *params,
+					     const struct scrub_packet *packet, struct rule_scratch *scratch)
 {
 	__u32 values[SCRUB_VECTORS] = {
 		packet->protocol | (scratch->fields.version & RULE_V6) << 7,

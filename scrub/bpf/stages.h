@@ -164,10 +164,19 @@ __noinline int scrub_keyed_rule(struct xdp_md *ctx, struct scrub_packet *packet,
 	scratch->fields.dst_sets = dst_sets;
 	query = query_of(ctx, packet, image, scratch);
 	find_keyed(&query, &params->rules, scratch);
-	if (params->rules.awkward_best >= scratch->found >> 32)
-		return 0;
-	scratch->summary = combine_vectors(image, &params->rules, packet, scratch);
-	return 1;
+	return params->rules.awkward_best < scratch->found >> 32;
+}
+
+/* Begins with rules without a key. Not called by scrub_keyed_rule(), because a chain of calls has 512 bytes of stack. */
+__noinline int scrub_first_candidates(struct scrub_packet *packet, __u32 generation)
+{
+	struct scrub_params *params = params_of(generation);
+	struct rule_scratch *scratch = scratch_of();
+	void *image = image_of(generation);
+
+	if (packet && params && image && scratch)
+		scratch->summary = combine_vectors(image, &params->rules, packet, scratch);
+	return 0;
 }
 
 /* Goes on with rules without a key. Returns true at the end. */
@@ -193,6 +202,7 @@ __noinline __u32 scrub_rule(struct xdp_md *ctx, struct scrub_packet *packet, __u
 	if (!packet || !scratch)
 		return RULE_NONE;
 	if (scrub_keyed_rule(ctx, packet, generation, src_sets, dst_sets)) {
+		scrub_first_candidates(packet, generation);
 		for (int i = 0; i < CANDIDATE_CALLS; i++) {
 			if (scrub_next_candidates(ctx, packet, generation))
 				break;
