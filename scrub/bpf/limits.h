@@ -138,7 +138,7 @@ static __always_inline __u64 key_of(const struct scrub_limit *limit,
 		return slot_key(packet->src_high & (v4 ? ~0ULL << 40 : ~0ULL << 16),
 				 packet->version, limit->salt, secrets);
 	case SCRUB_BY_DESTINATION:
-		return slot_key(packet->dst_high ^ packet->version, packet->dst_low, limit->salt, secrets);
+		return slot_key(packet->dst_high, packet->dst_low, limit->salt ^ packet->version, secrets);
 	default:
 		return slot_key(0, 0, limit->salt, secrets);
 	}

@@ -144,7 +144,8 @@ static __always_inline __u64 flow_key(const struct scrub_packet *packet, __u64 s
 static __always_inline struct scrub_meter *meter_of(const struct scrub_packet *packet, __u32 kind, __u64 salt,
 						    const __u64 *secrets)
 {
-	__u64 key = slot_key(packet->dst_high ^ packet->version, packet->dst_low, SALT_METER ^ salt, secrets);
+	__u64 key = slot_key(packet->dst_high, packet->dst_low, SALT_METER ^ salt ^ (__u64)packet->version << 40,
+			     secrets);
 	__u32 at = (key >> 32 & (METERS - 1)) / METERS_PER_LINE + kind * (METERS / METERS_PER_LINE);
 	struct scrub_line *line = bpf_map_lookup_elem(&scrub_meters, &at);
 

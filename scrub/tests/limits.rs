@@ -75,6 +75,19 @@ fn sources_have_limits_of_their_own() {
     assert_eq!(passed(&program, &b, 0, 10), 2);
 }
 
+/// The bits of 128.0.0.0 and 8000:0:0:2:: differ by those of the versions.
+#[test]
+fn destinations_of_both_versions_have_limits_of_their_own() {
+    if !root::is_root() {
+        return;
+    }
+    let program = program(&policy(LimitKey::Destination, Rate::Packets(1000)), 64);
+    for (src, dst) in [("192.0.2.1", "128.0.0.0"), ("2001:db8::1", "8000:0:0:2::")] {
+        let frame = FrameSpec::udp(1000, 9, &[0; 58]).between(src, dst).build();
+        assert_eq!(passed(&program, &frame, 0, 10), 2, "{dst}");
+    }
+}
+
 /// With more sources than keys, the limit neither opens nor drops everything, and a source with a key keeps its rate.
 #[test]
 fn a_flood_of_forged_sources_gets_a_part_and_a_known_source_its_rate() {
