@@ -3,7 +3,7 @@
 use bolero::TypeGenerator;
 use sluicegate_scrub::cause::Cause;
 use sluicegate_scrub::oracle::Oracle;
-use sluicegate_scrub::packet::{Parsed, Transport, parse};
+use sluicegate_scrub::packet::{Parsed, Transport, Tunnels, parse_inside};
 use sluicegate_scrub::testing::{FrameGenerator, Random, random_policy};
 
 #[derive(Clone, Debug, TypeGenerator)]
@@ -45,7 +45,7 @@ fn packet() {
         let mut now = 1_000_000_000;
         for frame in frames {
             let frame = frame.build(&generator);
-            let is_defect = check(&frame);
+            let is_defect = check(&frame, policy.tunnels);
             let explained = explains.explain(&frame, now);
             let decision = decides.decide(&frame, now);
             assert_eq!(explained.decision, decision, "{explained}");
@@ -57,8 +57,8 @@ fn packet() {
 }
 
 /// Checks the fields of a frame. Returns true if it has a defect.
-fn check(frame: &[u8]) -> bool {
-    let packet = match parse(frame) {
+fn check(frame: &[u8], tunnels: Tunnels) -> bool {
+    let packet = match parse_inside(frame, tunnels) {
         Parsed::NotIp => return false,
         Parsed::Malformed(_) => return true,
         Parsed::Packet(packet) => packet,

@@ -32,7 +32,7 @@ __noinline int scrub_lower_mss(struct xdp_md *ctx, struct scrub_packet *packet, 
 	if (!packet)
 		return 0;
 	offset = tcp_offset(packet, start, end);
-	tcp = start + (offset & 127);
+	tcp = start + (offset & PAYLOAD_MASK);
 	if (!offset || (void *)(tcp + 1) > end)
 		return 0;
 	length = tcp->doff * 4;

@@ -13,7 +13,7 @@
 
 #define VLAN_TAGS_MAX 2
 #define EXTENSIONS_MAX 6
-/* Offsets of what is behind the headers: these are shorter in every packet that is parsed. */
+/* Offsets behind headers: these are shorter in every packet that is parsed, also inside of a tunnel. */
 #define PAYLOAD_MASK 0x7fff
 
 /* Kinds of a packet by its place among fragments (RFC 8955, 4.2.2.12, in its order of bits). */
@@ -24,6 +24,13 @@ enum scrub_fragment {
 	SCRUB_LAST_FRAGMENT = 8,
 };
 
+/* Tunnels into which the parser looks: bits. */
+enum scrub_tunnel {
+	SCRUB_TUNNEL_GRE = 1,
+	SCRUB_TUNNEL_IPIP = 2,
+};
+
+/* Of a packet inside of a tunnel, all but the VLAN and the tags are those of the inner packet. */
 struct scrub_packet {
 	/* An IPv4 address is the upper half of `high`, so that prefixes are masked alike. Host order. */
 	__u64 src_high, src_low;
@@ -40,6 +47,7 @@ struct scrub_packet {
 	__u16 payload_length;
 	__u16 vlan;		/* the outer tag's number; 0 without */
 	__u16 option;		/* in the TCP header, of the option that is being read */
+	__u16 gre_check;	/* offset of GRE's checksum in the frame; 0 without */
 	__u8 tags;		/* VLAN tags */
 	__u8 version;		/* 4 or 6 */
 	__u8 protocol;
@@ -50,6 +58,7 @@ struct scrub_packet {
 	__u8 fragment;		/* enum scrub_fragment */
 	__u8 transport;		/* its protocol, if the packet has a known transport header; 0 otherwise */
 	__u8 handover;		/* of a SYN that is answered: enum scrub_handover_mode */
+	__u8 tunnel;		/* the one that it is inside of: enum scrub_tunnel; 0 without */
 };
 
 /* The result of parsing; the numbers of defects as src/cause.rs has them. */
@@ -78,6 +87,17 @@ struct vlan_tag {
 	__be16 tci;
 	__be16 type;
 };
+
+struct gre_header {
+	__be16 flags;
+	__be16 protocol;
+};
+
+#define GRE_CHECKSUM 0x8000
+#define GRE_ROUTING 0x4000
+#define GRE_KEY 0x2000
+#define GRE_SEQUENCE 0x1000
+#define GRE_VERSION 0x0007
 
 struct extension {
 	__u8 next;
@@ -241,6 +261,13 @@ static __always_inline int is_extension(__u8 protocol)
 	       protocol == IPPROTO_DSTOPTS || protocol == IPPROTO_FRAGMENT || protocol == IPPROTO_AH;
 }
 
+/* Returns true if an extension header of a packet is still to be parsed. */
+static __always_inline int has_extension(const struct scrub_packet *packet)
+{
+	return packet->version == 6 && is_extension(packet->protocol) &&
+	       !(packet->fragment & SCRUB_LATER_FRAGMENT);
+}
+
 static __always_inline enum scrub_parsed parse_v6(struct scrub_packet *packet, struct cursor *cursor,
 						  __u32 available)
 {
@@ -359,10 +386,78 @@ static __always_inline enum scrub_parsed parse_network(struct scrub_packet *pack
 	return result;
 }
 
-/* Returns true for messages of IPv6 neighbor discovery (RFC 4861, 4). */
+/* Returns the bytes of a GRE header (RFC 2784, RFC 2890); 0 if what is inside is not looked into. */
+static __always_inline __u32 gre_bytes(const struct gre_header *gre)
+{
+	__u32 flags = bpf_ntohs(gre->flags);
+
+	if (flags & (GRE_ROUTING | GRE_VERSION))
+		return 0;
+	if (gre->protocol != bpf_htons(ETH_P_IP) && gre->protocol != bpf_htons(ETH_P_IPV6))
+		return 0;
+	return sizeof(*gre) + (!!(flags & GRE_CHECKSUM) + !!(flags & GRE_KEY) + !!(flags & GRE_SEQUENCE)) * 4;
+}
+
+/*
+ * Parses the IP header inside of a tunnel, whose fields replace the packet's. A packet that is not looked into stays.
+ */
+static __always_inline enum scrub_parsed parse_tunnel(struct scrub_packet *packet, void *start, void *end)
+{
+	struct cursor cursor = {
+		.at = start + (packet->payload & PAYLOAD_MASK),
+		.end = end,
+		.left = packet->payload_length,
+	};
+	struct scrub_packet inner = { .vlan = packet->vlan, .tags = packet->tags, .tunnel = SCRUB_TUNNEL_IPIP };
+	__be16 type = packet->protocol == IPPROTO_IPIP ? bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6);
+	enum scrub_parsed result = check_fields(packet);
+	__u32 bytes = 0, is_v4;
+
+	if (result != SCRUB_PARSED)
+		return result;
+	if (packet->protocol == IPPROTO_GRE) {
+		struct gre_header *gre = cursor.at;
+
+		if (!has(&cursor, sizeof(*gre)))
+			return SCRUB_TRUNCATED;
+		bytes = gre_bytes(gre);
+		if (!bytes)
+			return SCRUB_PARSED;
+		type = gre->protocol;
+		inner.tunnel = SCRUB_TUNNEL_GRE;
+		if (gre->flags & bpf_htons(GRE_CHECKSUM))
+			inner.gre_check = packet->payload + sizeof(*gre);
+	}
+	is_v4 = type == bpf_htons(ETH_P_IP);
+	if (cursor.left < bytes + (is_v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr)))
+		return SCRUB_TRUNCATED;
+	skip(&cursor, bytes);
+	inner.network = cursor.at - start;
+	*packet = inner;
+	result = is_v4 ? parse_v4(packet, &cursor, cursor.left) : parse_v6(packet, &cursor, cursor.left);
+	packet->payload = cursor.at - start;
+	packet->payload_length = cursor.left;
+	return result;
+}
+
+/* Returns true for one of these tunnels that can be looked into: fragments cannot. */
+static __always_inline int is_tunnel(const struct scrub_packet *packet, __u32 tunnels)
+{
+	__u8 protocol = packet->protocol;
+
+	if (packet->fragment & (SCRUB_FIRST_FRAGMENT | SCRUB_LATER_FRAGMENT))
+		return 0;
+	return (tunnels & SCRUB_TUNNEL_GRE && protocol == IPPROTO_GRE) ||
+	       (tunnels & SCRUB_TUNNEL_IPIP && (protocol == IPPROTO_IPIP || protocol == IPPROTO_IPV6));
+}
+
+/*
+ * Returns true for messages of IPv6 neighbor discovery (RFC 4861, 4). Inside of a tunnel, the hop limit does not show that
+ * they come from a neighbor.
+ */
 static __always_inline int is_neighbor_discovery(const struct scrub_packet *packet)
 {
-	return packet->version == 6 && packet->transport == IPPROTO_ICMPV6 && packet->ttl == 255 &&
+	return !packet->tunnel && packet->version == 6 && packet->transport == IPPROTO_ICMPV6 && packet->ttl == 255 &&
 	       packet->icmp_type >= 133 && packet->icmp_type <= 137 && !packet->icmp_code;
 }
 
@@ -379,7 +474,8 @@ static __always_inline __be16 changed_checksum(__be16 check, __u16 old, __u16 ne
 /* Sets the DSCP of a packet. */
 static __always_inline void write_dscp(const struct scrub_packet *packet, void *start, void *end, __u8 dscp)
 {
-	__be16 *first = start + (packet->network & 63);
+	__be16 *first = start + (packet->network & PAYLOAD_MASK);
+	__be16 *gre_check = start + (packet->gre_check & PAYLOAD_MASK);
 	struct iphdr *ip = (void *)first;
 	__u32 old, new;
 
@@ -387,7 +483,11 @@ static __always_inline void write_dscp(const struct scrub_packet *packet, void *
 		return;
 	old = bpf_ntohs(*first);
 	if (packet->version == 6) {
-		*first = bpf_htons((old & 0xf03f) | dscp << 6);
+		new = (old & 0xf03f) | dscp << 6;
+		*first = bpf_htons(new);
+		/* Of IPv4, the sum of the header stays. */
+		if (packet->gre_check && (void *)(gre_check + 1) <= end)
+			*gre_check = changed_checksum(*gre_check, old, new);
 		return;
 	}
 	new = (old & 0xff03) | dscp << 2;

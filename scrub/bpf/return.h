@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
  * The return path: a packet to a protected network leaves by an interface, in GRE or with a VLAN tag. Its old
- * Ethernet header, tags and padding do not leave.
+ * Ethernet header, tags, tunnel and padding do not leave.
  *
- *	Ethernet, tags, packet -> Ethernet, VLAN tag, IPv4, GRE, packet
- *	                                    `-- return_path --'
+ *	Ethernet, tags, tunnel, packet -> Ethernet, VLAN tag, IPv4, GRE, packet
+ *	                                            `-- return_path --'
  */
 #ifndef SCRUB_RETURN_H
 #define SCRUB_RETURN_H
@@ -39,7 +39,6 @@ struct gre {
 	__be32 key;		/* with GRE_KEY */
 };
 
-#define GRE_KEY 0x2000
 #define GRE_TTL 64
 #define IPV6_EXTRA_BYTES 20		/* by which a header of IPv6 is longer */
 
@@ -56,7 +55,7 @@ static __always_inline __u32 return_defect(const struct scrub_packet *packet)
 /* Lowers the TTL as a router does, so that a loop ends. Returns the packet's TOS; -1 if the frame is too short. */
 static __always_inline int lower_ttl(const struct scrub_packet *packet, void *start, void *end)
 {
-	__u8 *header = start + (packet->network & 63);
+	__u8 *header = start + (packet->network & PAYLOAD_MASK);
 	struct ipv6hdr *v6 = (void *)header;
 	struct iphdr *v4 = (void *)header;
 	__u32 old;
@@ -113,7 +112,7 @@ static __always_inline int write_return(struct xdp_md *ctx, const struct scrub_p
 	struct vlan_tag *tag;
 	void *end;
 
-	if (bpf_xdp_adjust_head(ctx, (int)(packet->network & 63) - (int)(link + return_path.tunnel)))
+	if (bpf_xdp_adjust_head(ctx, (int)(packet->network & PAYLOAD_MASK) - (int)(link + return_path.tunnel)))
 		return 0;
 	ethernet = (void *)(long)ctx->data;
 	end = (void *)(long)ctx->data_end;

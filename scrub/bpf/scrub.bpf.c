@@ -163,23 +163,19 @@ static __always_inline int decide_by_sets(struct decision *it, __u64 sets, int *
 	return 1;
 }
 
-/* Returns true if an extension header of a packet is still to be parsed. */
-static __always_inline int has_extension(const struct scrub_packet *packet)
-{
-	return packet->version == 6 && is_extension(packet->protocol) &&
-	       !(packet->fragment & SCRUB_LATER_FRAGMENT);
-}
-
-/* Parses all headers of a packet. */
-static __always_inline enum scrub_parsed parse_all(struct xdp_md *ctx, struct scrub_packet *packet)
+/* Parses all headers of a packet; of one of these tunnels, those of the packet inside. */
+static __always_inline enum scrub_parsed parse_all(struct xdp_md *ctx, struct scrub_packet *packet, __u32 tunnels)
 {
 	enum scrub_parsed result = scrub_parse_network(ctx, packet);
 
-	for (int i = 0; i < EXTENSIONS_MAX && result == SCRUB_PARSED && has_extension(packet); i++)
-		result = scrub_parse_extension(ctx, packet);
-	if (result != SCRUB_PARSED)
-		return result;
-	return has_extension(packet) ? SCRUB_BAD_HEADER : scrub_parse_transport(ctx, packet);
+	if (result == SCRUB_PARSED && packet->version == 6)
+		result = scrub_parse_extensions(ctx, packet);
+	if (result == SCRUB_PARSED && tunnels) {
+		result = scrub_parse_tunnel(ctx, packet, tunnels);
+		if (result == SCRUB_PARSED && packet->tunnel)
+			result = scrub_parse_extensions(ctx, packet);
+	}
+	return result == SCRUB_PARSED ? scrub_parse_transport(ctx, packet) : result;
 }
 
 /* Decides on a later fragment whose first one passed: the limits hold for it, too. */
@@ -241,7 +237,7 @@ static __always_inline int decide(struct decision *it)
 	struct scrub_class dst;
 	int verdict;
 
-	it->counter = parse_all(it->ctx, packet);
+	it->counter = parse_all(it->ctx, packet, it->params->tunnels);
 	if (it->counter == SCRUB_NOT_IP)
 		return XDP_PASS;
 	if (it->counter != SCRUB_PARSED)
@@ -251,6 +247,12 @@ static __always_inline int decide(struct decision *it)
 		return XDP_PASS;
 	it->counter = SCRUB_COUNT_UNPROTECTED;
 	dst = class_of(it, packet->dst_high, packet->dst_low);
+	if (!dst.network && packet->tunnel) {
+		/* A flood of tunnels must not pass because nobody protects what is inside. */
+		__builtin_memset(packet, 0, sizeof(*packet));
+		parse_all(it->ctx, packet, 0);
+		dst = class_of(it, packet->dst_high, packet->dst_low);
+	}
 	if (!dst.network)
 		return XDP_PASS;
 	verdict = decide_protected(it, &dst);

@@ -47,7 +47,7 @@ struct scrub_params {
 	__u32 profiles;		/* struct scrub_profile, PROFILE_LINES each */
 	__u32 ports;		/* of amplification: a class for each port, from 1; 0 for none */
 	__u32 classes;		/* struct scrub_amplification */
-	__u32 reserved;
+	__u32 tunnels;		/* that are looked into: enum scrub_tunnel */
 	struct scrub_set_params sets;
 	struct scrub_rule_params rules;
 };

@@ -27,6 +27,30 @@ __noinline int scrub_parse_extension(struct xdp_md *ctx, struct scrub_packet *pa
 	return parse_extension(packet, (void *)(long)ctx->data, (void *)(long)ctx->data_end);
 }
 
+/* Parses all extension headers. Returns enum scrub_parsed. */
+__noinline int scrub_parse_extensions(struct xdp_md *ctx, struct scrub_packet *packet)
+{
+	if (!packet)
+		return SCRUB_TRUNCATED;
+	for (int i = 0; i < EXTENSIONS_MAX && has_extension(packet); i++) {
+		int result = scrub_parse_extension(ctx, packet);
+
+		if (result != SCRUB_PARSED)
+			return result;
+	}
+	return has_extension(packet) ? SCRUB_BAD_HEADER : SCRUB_PARSED;
+}
+
+/* Looks into a packet that is a tunnel, up to its inner IP header. Returns enum scrub_parsed. */
+__noinline int scrub_parse_tunnel(struct xdp_md *ctx, struct scrub_packet *packet, __u32 tunnels)
+{
+	if (!packet)
+		return SCRUB_TRUNCATED;
+	if (!is_tunnel(packet, tunnels))
+		return SCRUB_PARSED;
+	return parse_tunnel(packet, (void *)(long)ctx->data, (void *)(long)ctx->data_end);
+}
+
 /* Parses the transport header, and checks all fields. Returns enum scrub_parsed. */
 __noinline int scrub_parse_transport(struct xdp_md *ctx, struct scrub_packet *packet)
 {

@@ -19,7 +19,7 @@
 /* Returns the offset of a TCP header in the frame; 0 behind extension headers of IPv6, where no SYN is expected. */
 static __always_inline __u32 tcp_offset(const struct scrub_packet *packet, void *start, void *end)
 {
-	__u32 network = packet->network & 63;
+	__u32 network = packet->network & PAYLOAD_MASK;
 	struct ipv6hdr *v6 = start + network;
 	struct iphdr *v4 = start + network;
 

@@ -131,6 +131,9 @@ static __always_inline __u32 decide_syn(struct scrub_packet *packet, const struc
 		return 0;
 	if (tcp->challenge == SCRUB_CHALLENGE_AUTO)
 		level = scrub_measure(packet, generation, profile, SCRUB_METER_SYNS);
+	/* No answer leaves by the tunnel. */
+	if (packet->tunnel && level == SCRUB_LEVEL_ANSWER)
+		level = SCRUB_LEVEL_RETRANSMIT;
 	if (proof == SCRUB_PROOF_WEAK)
 		return level == SCRUB_LEVEL_ANSWER ? SCRUB_COUNT_CHALLENGE : 0;
 	if (level == SCRUB_LEVEL_RETRANSMIT) {
@@ -141,6 +144,8 @@ static __always_inline __u32 decide_syn(struct scrub_packet *packet, const struc
 		case SCRUB_SYN_FIRST:
 			return SCRUB_COUNT_FIRST_SYN;
 		}
+		if (packet->tunnel)
+			return SCRUB_COUNT_FIRST_SYN;
 	}
 	return level ? SCRUB_COUNT_CHALLENGE : 0;
 }

@@ -41,12 +41,12 @@ struct dns_header {
 	__be16 questions, answers, authorities, additionals;
 };
 
-/* Returns true for a whole datagram behind an IP header without options or extension headers. */
+/* Returns true for a whole datagram behind an IP header without options, extension headers or a tunnel. */
 static __always_inline int is_plain_udp(const struct scrub_packet *packet)
 {
 	__u32 ip = packet->version == 4 ? sizeof(struct answer_v4) : sizeof(struct answer_v6);
 
-	return packet->transport == IPPROTO_UDP && !(packet->fragment & SCRUB_FIRST_FRAGMENT) &&
+	return packet->transport == IPPROTO_UDP && !packet->tunnel && !(packet->fragment & SCRUB_FIRST_FRAGMENT) &&
 	       packet->payload == link_bytes(packet) + ip + sizeof(struct answer_udp);
 }
 

@@ -23,7 +23,12 @@
 //!    and the header is as long as the data offset says: also `Truncated` or `TinyFragment`. UDP: a length below 8 is
 //!    `BadLength`, and if not a fragment, one beyond the packet too.
 //!    The payload begins behind that header and ends with the packet, whatever length UDP has.
-//! 6. Sanity, in this order: `BadSource` (224.0.0.0/4, 127.0.0.0/8, 255.255.255.255, ff00::/8, ::1), `SameAddress`, and of
+//! 6. Tunnels, with [`parse_inside`]: GRE of version 0 without routing, around IPv4 or IPv6 by its protocol type, and IP in
+//!    IP, over IPv4 and IPv6. The outer addresses are checked as in 7. Then the packet inside is parsed from 2 on, with the
+//!    tunnel's end instead of the frame's, and all fields are its own; the VLAN is the frame's. A tunnel inside is none. A
+//!    GRE header or an IP header that ends behind the tunnel is `Truncated`. Checksums of GRE are not checked. Fragments
+//!    of tunnels, first ones too, and other GRE are packets of their protocol.
+//! 7. Sanity, in this order: `BadSource` (224.0.0.0/4, 127.0.0.0/8, 255.255.255.255, ff00::/8, ::1), `SameAddress`, and of
 //!    packets with a transport header `BadFlags` and `PortZero`. The upper two TCP flags, CWR and ECE, do not matter.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -50,8 +55,42 @@ pub mod protocol {
     pub const TCP: u8 = 6;
     /// UDP.
     pub const UDP: u8 = 17;
+    /// IPv4 in a tunnel.
+    pub const IPV4: u8 = 4;
+    /// IPv6 in a tunnel.
+    pub const IPV6: u8 = 41;
+    /// GRE.
+    pub const GRE: u8 = 47;
     /// ICMPv6.
     pub const ICMPV6: u8 = 58;
+}
+
+/// Tunnels into which the parser looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tunnels {
+    /// GRE (RFC 2784, RFC 2890).
+    pub gre: bool,
+    /// IP in IP (RFC 2003, RFC 4213, RFC 2473).
+    pub ipip: bool,
+}
+
+/// A tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tunnel {
+    /// GRE.
+    Gre,
+    /// IP in IP.
+    IpIp,
+}
+
+impl Tunnel {
+    /// Returns its name in policies and output.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Gre => "gre",
+            Self::IpIp => "ipip",
+        }
+    }
 }
 
 /// Extension headers of IPv6.
@@ -62,6 +101,15 @@ mod extension {
     pub(super) const AUTHENTICATION: u8 = 51;
     pub(super) const DESTINATION: u8 = 60;
     pub(super) const MAX: usize = 6;
+}
+
+/// Bits of GRE's first word.
+mod gre {
+    pub(super) const CHECKSUM: u16 = 0x8000;
+    pub(super) const ROUTING: u16 = 0x4000;
+    pub(super) const KEY: u16 = 0x2000;
+    pub(super) const SEQUENCE: u16 = 0x1000;
+    pub(super) const VERSION: u16 = 0x0007;
 }
 
 const IPV4: u16 = 0x0800;
@@ -97,7 +145,8 @@ pub enum Transport {
     Icmp,
 }
 
-/// An IP packet's fields. A field that the packet does not have is 0.
+/// An IP packet's fields. A field that the packet does not have is 0. Of a packet inside of a tunnel, all are its own, but the
+/// VLAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
     /// The source address.
@@ -138,6 +187,8 @@ pub struct Packet<'a> {
     pub vlan: u16,
     /// The flow label of IPv6.
     pub flow_label: u32,
+    /// The tunnel that it is inside of.
+    pub tunnel: Option<Tunnel>,
     /// The transport header.
     pub transport: Transport,
     /// Bytes behind the transport header; without one, behind the IP headers.
@@ -161,9 +212,10 @@ impl Packet<'_> {
     }
 
     /// Reports whether it is a message of neighbor discovery (RFC 4861): ICMPv6 over IPv6 of type 133 to 137 and code 0,
-    /// that no router forwarded.
+    /// that no router forwarded. Inside of a tunnel, the hop limit does not show that.
     pub fn is_neighbor_discovery(&self) -> bool {
-        self.version() == 6
+        self.tunnel.is_none()
+            && self.version() == 6
             && self.protocol == protocol::ICMPV6
             && self.transport == Transport::Icmp
             && (133..=137).contains(&self.icmp_type)
@@ -174,14 +226,19 @@ impl Packet<'_> {
 
 /// Parses a frame, without its frame check sequence.
 pub fn parse(frame: &[u8]) -> Parsed<'_> {
-    match parse_ethernet(frame) {
+    parse_inside(frame, Tunnels::default())
+}
+
+/// Parses a frame like [`parse`]. Of one of these tunnels, the packet is the one inside.
+pub fn parse_inside(frame: &[u8], tunnels: Tunnels) -> Parsed<'_> {
+    match parse_ethernet(frame, tunnels) {
         Ok(Some(packet)) => Parsed::Packet(packet),
         Ok(None) => Parsed::NotIp,
         Err(defect) => Parsed::Malformed(defect),
     }
 }
 
-fn parse_ethernet(frame: &[u8]) -> Result<Option<Packet<'_>>, Defect> {
+fn parse_ethernet(frame: &[u8], tunnels: Tunnels) -> Result<Option<Packet<'_>>, Defect> {
     let (ethernet, mut rest) = frame.split_first_chunk::<14>().ok_or(Defect::Truncated)?;
     let mut ethertype = be16(ethernet, 12);
     let mut outer = None;
@@ -194,11 +251,10 @@ fn parse_ethernet(frame: &[u8]) -> Result<Option<Packet<'_>>, Defect> {
         ethertype = be16(tag, 2);
         rest = behind;
     }
-    let mut packet = match ethertype {
-        IPV4 => parse_ipv4(rest)?,
-        IPV6 => parse_ipv6(rest)?,
-        _ => return Ok(None),
-    };
+    let Some(mut packet) = parse_ip(ethertype, rest)? else { return Ok(None) };
+    if let Some(inner) = parse_tunnel(&packet, tunnels)? {
+        packet = inner;
+    }
     packet.vlan = outer.unwrap_or(0);
     if !packet.is_fragment() {
         (packet.fragment_id, packet.fragment_offset, packet.fragment_bytes) = (0, 0, 0);
@@ -206,6 +262,44 @@ fn parse_ethernet(frame: &[u8]) -> Result<Option<Packet<'_>>, Defect> {
     parse_transport(&mut packet)?;
     check_sanity(&packet)?;
     Ok(Some(packet))
+}
+
+/// Parses the headers of IP. None for another type.
+fn parse_ip(ethertype: u16, bytes: &[u8]) -> Result<Option<Packet<'_>>, Defect> {
+    match ethertype {
+        IPV4 => parse_ipv4(bytes).map(Some),
+        IPV6 => parse_ipv6(bytes).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// Parses the headers of IP inside of a packet that is one of these tunnels. None if it is not looked into.
+fn parse_tunnel<'a>(outer: &Packet<'a>, tunnels: Tunnels) -> Result<Option<Packet<'a>>, Defect> {
+    let tunnel = match outer.protocol {
+        protocol::GRE if tunnels.gre => Tunnel::Gre,
+        protocol::IPV4 | protocol::IPV6 if tunnels.ipip => Tunnel::IpIp,
+        _ => return Ok(None),
+    };
+    if outer.is_fragment() {
+        return Ok(None);
+    }
+    check_sanity(outer)?;
+    let (ethertype, bytes) = match outer.protocol {
+        protocol::IPV4 => (IPV4, outer.payload),
+        protocol::IPV6 => (IPV6, outer.payload),
+        _ => {
+            let header = outer.payload.first_chunk::<4>().ok_or(Defect::Truncated)?;
+            let (flags, ethertype) = (be16(header, 0), be16(header, 2));
+            if flags & (gre::ROUTING | gre::VERSION) != 0 || !matches!(ethertype, IPV4 | IPV6) {
+                return Ok(None);
+            }
+            let fields = (flags & (gre::CHECKSUM | gre::KEY | gre::SEQUENCE)).count_ones();
+            let header = 4 + 4 * fields as usize;
+            (ethertype, outer.payload.get(header..).ok_or(Defect::Truncated)?)
+        }
+    };
+    let inner = parse_ip(ethertype, bytes)?;
+    Ok(inner.map(|it| Packet { tunnel: Some(tunnel), ..it }))
 }
 
 /// Parses IPv4. The payload is all that follows its header.
@@ -410,6 +504,7 @@ fn empty_packet<'a>(src: IpAddr, dst: IpAddr) -> Packet<'a> {
         icmp_code: 0,
         vlan: 0,
         flow_label: 0,
+        tunnel: None,
         transport: Transport::None,
         payload: &[],
     }

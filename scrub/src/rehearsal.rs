@@ -205,7 +205,7 @@ impl Rehearsal {
                 return Err(self.difference(frame, now_ns, by_program));
             }
         }
-        let source = source(frame);
+        let source = self.oracle.source_inside(frame).or_else(|| source(frame));
         let counter = counters::of(decision.cause, decision.verdict);
         self.by_verdict[decision.verdict as usize].add(source);
         self.all.add(source);
@@ -324,7 +324,7 @@ mod tests {
     use super::*;
     use crate::packet::parse;
     use crate::policy::{Limit, LimitKey, Profile, Rate};
-    use crate::testing::{FrameGenerator, FrameSpec, Random, random_policy};
+    use crate::testing::{FrameGenerator, FrameSpec, Random, TunnelSpec, random_policy};
 
     /// A policy that passes one packet a second.
     fn one_packet() -> Policy {
@@ -377,6 +377,26 @@ mod tests {
         let parts = deciding_parts(&policy, &[&unused]);
         assert_eq!(parts.len(), 1, "limits are shown without a packet: {parts:?}");
         assert!(unused.decided_by(&parts[0]).is_none());
+    }
+
+    #[test]
+    fn the_source_in_a_tunnel_is_that_of_the_packet_inside() {
+        let text = "tunnels = ['gre']\nprotect.web.networks = '198.51.100.0/24'\n";
+        let mut rehearsal = Rehearsal::by_oracle(&Policy::parse(text).unwrap());
+        let outer = FrameSpec::default();
+        let mut sources = 0;
+        for (src, dst, is_new) in [
+            ("192.0.2.7", "198.51.100.9", true),
+            ("192.0.2.8", "198.51.100.9", true),
+            // Not protected: that of the tunnel, and always the same.
+            ("192.0.2.9", "203.0.113.1", true),
+            ("192.0.2.10", "203.0.113.1", false),
+        ] {
+            let packet = FrameSpec::udp(1, 2, &[]).between(src, dst);
+            rehearsal.decide(&packet.inside(&outer, TunnelSpec::Gre(0)).build(), 0).unwrap();
+            sources += u64::from(is_new);
+            assert_eq!(rehearsal.all().sources(), sources, "{src} {dst}");
+        }
     }
 
     #[test]

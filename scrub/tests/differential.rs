@@ -4,11 +4,12 @@ use std::collections::HashMap;
 
 use sluicegate_scrub::cause::Cause;
 use sluicegate_scrub::oracle::Oracle;
-use sluicegate_scrub::policy::Policy;
+use sluicegate_scrub::packet::{Parsed, parse_inside};
+use sluicegate_scrub::policy::{Policy, Verdict};
 use sluicegate_scrub::program::Program;
 use sluicegate_scrub::tables::{Tables, TablesError};
 use sluicegate_scrub::testing::{
-    FrameGenerator, FrameSpec, Random, TcpScenario, UdpScenario, random_policy,
+    FrameGenerator, FrameSpec, Random, TcpScenario, TunnelSpec, UdpScenario, random_policy,
 };
 
 #[path = "root/mod.rs"]
@@ -32,7 +33,7 @@ fn verdicts_and_causes_are_equal() {
     let seed = std::env::var("SCRUB_SEED").map_or(1, |it| it.parse().expect("a number"));
     let mut random = Random::new(seed);
     let mut now = 1_000_000_000;
-    let (mut causes, mut too_large) = (HashMap::<Cause, u64>::new(), 0);
+    let (mut causes, mut too_large, mut inside) = (HashMap::<Cause, u64>::new(), 0, 0);
     for number in 0..policies() {
         let policy = random_policy(&mut random);
         let tables = match Tables::build(&policy, random.number()) {
@@ -66,10 +67,26 @@ fn verdicts_and_causes_are_equal() {
                 oracle.explain(&frame, now)
             );
             *causes.entry(without_place(right.cause)).or_default() += 1;
+            if let Parsed::Packet(packet) = parse_inside(&frame, policy.tunnels) {
+                inside += u64::from(packet.tunnel.is_some());
+            }
         }
     }
     assert!(causes.len() >= 22, "{causes:?}");
+    assert!(inside > policies() * 50, "{inside} packets inside of tunnels");
     assert!(too_large <= policies() / 20, "{too_large} policies do not fit");
+}
+
+/// Returns a packet as it is, or inside of a tunnel.
+fn perhaps_inside(spec: &FrameSpec, random: &mut Random) -> FrameSpec {
+    match random.below(8) {
+        0 => spec.inside(&FrameSpec::default(), TunnelSpec::Gre(0x2000)),
+        1 => {
+            let outer = FrameSpec { extensions: vec![60], ..FrameSpec::default() };
+            spec.inside(&outer.between("2001:db8::1", "2001:db8::2"), TunnelSpec::IpIp)
+        }
+        _ => spec.clone(),
+    }
 }
 
 /// Returns a cause of the same kind, of the first place.
@@ -93,13 +110,13 @@ fn sequences_of_tcp_packets_are_treated_alike() {
     let key = [1, 2];
     program.set_cookie_key(key);
     let mut now = 1_000_000_000_u64;
-    let mut causes = HashMap::new();
+    let (mut causes, mut inside) = (HashMap::new(), 0);
     let servers = ["198.51.100.1", "198.51.100.2", "2001:db8::80"].map(|it| it.parse().unwrap());
     for challenge in ["auto", "auto", "always", "off"] {
         for state in ["on", "off"] {
             for (above, below) in [(1, 1), (5, 3), (20, 5)] {
                 let text = format!(
-                    "profile.default.tcp = {{ challenge = '{challenge}', above = {above}, below = {below}, state = '{state}' }}"
+                    "tunnels = ['gre', 'ipip']\nprofile.default.tcp = {{ challenge = '{challenge}', above = {above}, below = {below}, state = '{state}' }}"
                 );
                 let policy = Policy::parse(&text).unwrap();
                 program.install(&Tables::build(&policy, 5).unwrap()).unwrap();
@@ -114,10 +131,15 @@ fn sequences_of_tcp_packets_are_treated_alike() {
                     let (spec, wait) = scenario.next(&mut random, cookie);
                     now += wait;
                     program.set_time(now);
-                    let frame = spec.build();
+                    let sent = perhaps_inside(&spec, &mut random);
+                    let frame = sent.build();
                     let (ours, answer) = program.rehearse_answer(&frame).unwrap();
                     let explained = oracle.explain(&frame, now);
                     assert_eq!(ours, explained.decision, "{text}, {now}: {explained}");
+                    if sent != spec {
+                        assert_ne!(ours.verdict, Verdict::Answer, "{explained}");
+                        inside += 1;
+                    }
                     if let Some(number) = answer
                         .get(14 + 4 * spec.tags.len() + if spec.src.is_ipv4() { 28 } else { 48 }..)
                     {
@@ -129,7 +151,7 @@ fn sequences_of_tcp_packets_are_treated_alike() {
             }
         }
     }
-    println!("{causes:#?}");
+    println!("{causes:#?}, {inside} in tunnels");
     let enough = causes.values().all(|count| *count > 100);
     assert!(causes.len() == 5 && enough, "{causes:?}");
 }
@@ -144,7 +166,7 @@ fn sequences_of_queries_are_treated_alike() {
     let key = [1, 2];
     program.set_cookie_key(key);
     let mut now = 1_000_000_000_u64;
-    let mut causes = HashMap::new();
+    let (mut causes, mut inside) = (HashMap::new(), 0);
     let servers = ["198.51.100.1", "198.51.100.2", "2001:db8::80"].map(|it| it.parse().unwrap());
     for above in ["", "above = 1", "above = 5", "above = 20"] {
         for verified_for in ["10s", "10m"] {
@@ -154,7 +176,9 @@ fn sequences_of_queries_are_treated_alike() {
                 )
             };
             let rules = rule("a2s", UdpScenario::A2S_PORT) + &rule("dns", UdpScenario::DNS_PORT);
-            let profile = format!("profile.default.tcp = {{ verified_for = '{verified_for}' }}\n");
+            let profile = format!(
+                "tunnels = ['gre', 'ipip']\nprofile.default.tcp = {{ verified_for = '{verified_for}' }}\n"
+            );
             let policy = Policy::parse(&(profile + &rules)).unwrap();
             program.install(&Tables::build(&policy, 5).unwrap()).unwrap();
             let mut oracle = Oracle::new(&policy);
@@ -167,10 +191,15 @@ fn sequences_of_queries_are_treated_alike() {
                 let (spec, wait) = scenario.next(&mut random, cookie);
                 now += wait;
                 program.set_time(now);
-                let frame = spec.build();
+                let sent = perhaps_inside(&spec, &mut random);
+                let frame = sent.build();
                 let (ours, answer) = program.rehearse_answer(&frame).unwrap();
                 let explained = oracle.explain(&frame, now);
                 assert_eq!(ours, explained.decision, "{rules}, {now}: {explained}");
+                if sent != spec {
+                    assert_ne!(ours.verdict, Verdict::Answer, "{explained}");
+                    inside += 1;
+                }
                 if ours.cause == Cause::ChallengeA2s {
                     let at = 14 + 4 * spec.tags.len() + if spec.src.is_ipv4() { 33 } else { 53 };
                     let number = u32::from_be_bytes(*answer[at..].first_chunk().unwrap());
@@ -182,7 +211,7 @@ fn sequences_of_queries_are_treated_alike() {
             assert!(verified > 100, "{rules}: {verified}");
         }
     }
-    println!("{causes:#?}");
+    println!("{causes:#?}, {inside} in tunnels");
     let enough = causes.values().all(|count| *count > 1000);
     assert!(causes.len() == 3 && enough, "{causes:?}");
 }

@@ -17,7 +17,7 @@ use sluicegate_scrub::policy::{Policy, Verdict};
 use sluicegate_scrub::program::{self, Gre, NextHop, Program, ReturnPath};
 use sluicegate_scrub::scrubber::{Candidate, NamedCause, Options, Scrubber, StageName};
 use sluicegate_scrub::tables::Tables;
-use sluicegate_scrub::testing::{FrameSpec, Random};
+use sluicegate_scrub::testing::{FrameSpec, Random, TunnelSpec};
 
 #[path = "root/mod.rs"]
 mod root;
@@ -27,7 +27,7 @@ const ROUTER: Mac = Mac([2, 0, 0, 0, 0, 0x11]);
 const OURS: Mac = Mac([2, 0, 0, 0, 0, 0x22]);
 const SYN: u8 = 2;
 const SYN_ACK: u8 = 0x12;
-const PROTECTED: &str = "[protect.web]\nnetworks = ['198.51.100.0/24', '2001:db8:80::/48']\n\
+const PROTECTED: &str = "tunnels = ['gre', 'ipip']\n[protect.web]\nnetworks = ['198.51.100.0/24', '2001:db8:80::/48']\n\
                          [[rule]]\nname = 'voice'\nmatch = { dport = 5060 }\nmark = 'ef'\naction = 'pass'\n\
                          [[rule]]\nname = 'bad'\nmatch = { dport = 666 }\naction = 'drop'\n";
 
@@ -178,6 +178,87 @@ fn a_packet_that_passes_leaves_in_its_tunnel_byte_by_byte() {
             }
         }
     }
+}
+
+/// Returns a frame with the packet of another one inside of a tunnel.
+fn inside(frame: &[u8], outer: &FrameSpec, gre: Option<[u8; 2]>) -> FrameSpec {
+    let packet = &frame[14..];
+    let is_v4 = packet[0] >> 4 == 4;
+    let kind: [u8; 2] = if is_v4 { [0x08, 0x00] } else { [0x86, 0xdd] };
+    let (protocol, header) = match gre {
+        Some(flags @ [0x20, _]) => (47, [flags, kind, [0, 0], [0, 7]].concat()),
+        Some(flags) => (47, [flags, kind].concat()),
+        None => (if is_v4 { 4 } else { 41 }, vec![]),
+    };
+    FrameSpec { protocol, payload: [header, packet.to_vec()].concat(), ..outer.clone() }
+}
+
+#[test]
+fn a_tunnel_is_replaced_by_that_of_the_return_path() {
+    if !root::is_root() {
+        return;
+    }
+    let outer = FrameSpec { ttl: 1, options: 12, ..FrameSpec::default() };
+    let outer6 = FrameSpec::default().between("2001:db8::8", "2001:db8::9");
+    // Behind the longest extension header.
+    let far = |spec: &FrameSpec| {
+        let header = [[spec.protocol, 255].as_slice(), &[0; 2046]].concat();
+        FrameSpec { protocol: 60, payload: [header, spec.payload.clone()].concat(), ..spec.clone() }
+    };
+    for path in paths() {
+        let path = ReturnPath { next_hop: NextHop { mss: Some(1400), ..path.next_hop }, ..path };
+        let program = program(path.clone());
+        for (is_v4, outer) in [true, false].into_iter().flat_map(|it| [(it, &outer), (it, &outer6)])
+        {
+            let [src, dst] = addresses(is_v4);
+            for gre in [None, Some([0, 0]), Some([0x20, 0])] {
+                for dport in [80, 5060] {
+                    let spec = FrameSpec::udp(1000, dport, &[7; 33]).between(src, dst);
+                    let dscp = if dport == 5060 { 46 } else { 0 };
+                    let marked = FrameSpec { dscp, ..spec.clone() }.build();
+                    let tunnel = inside(&with_checksums(&spec), outer, gre);
+                    let tagged = FrameSpec { tags: vec![(0x8100, 7)], ..tunnel.clone() };
+                    let far = if outer.src.is_ipv4() { tunnel.clone() } else { far(&tagged) };
+                    for spec in [tunnel, tagged, far] {
+                        let frame = spec.build();
+                        let (decision, leaves) = program.rehearse_answer(&frame).unwrap();
+                        assert_eq!(decision.verdict, Verdict::Pass);
+                        let expected = returned(&path, marked[14..].to_vec());
+                        assert_eq!(leaves, expected, "{path:?} {outer:?} {gre:?}");
+                    }
+                }
+                // The MSS of the SYN inside is lowered.
+                let tcp_options = 4;
+                let syn = FrameSpec { tcp_flags: SYN, tcp_options, ..FrameSpec::default() };
+                let mut syn = with_checksums(&syn.between(src, dst));
+                let options = syn.len() - 4;
+                syn[options..].copy_from_slice(&[2, 4, 5, 0xb4]);
+                let frame = inside(&syn, outer, gre).build();
+                let (_, leaves) = program.rehearse_answer(&frame).unwrap();
+                let mss: u16 = if is_v4 { 1400 } else { 1380 };
+                assert_eq!(leaves[leaves.len() - 2..], mss.to_be_bytes(), "{outer:?} {gre:?}");
+            }
+        }
+    }
+}
+
+/// A destination inside that is not protected: the tunnel decides, and is returned as it is.
+#[test]
+fn a_tunnel_to_an_unprotected_destination_is_returned_whole() {
+    if !root::is_root() {
+        return;
+    }
+    let path = path(None, Some(gre(None)), 1500, None);
+    let program = program(path.clone());
+    let udp = FrameSpec::udp(1, 666, &[0; 20]).between("192.0.2.77", "192.0.2.78");
+    let mut spec = udp.inside(&FrameSpec::default(), TunnelSpec::Gre(0));
+    let (decision, leaves) = program.rehearse_answer(&with_checksums(&spec)).unwrap();
+    assert_eq!(decision, Decision { verdict: Verdict::Pass, cause: Cause::Default });
+    assert_eq!(leaves, returned(&path, spec.build()[14..].to_vec()));
+    spec.dst = "192.0.2.9".parse().unwrap();
+    let (decision, leaves) = program.rehearse_answer(&with_checksums(&spec)).unwrap();
+    assert_eq!(decision, Decision { verdict: Verdict::Pass, cause: Cause::Unprotected });
+    assert_eq!(leaves, [0_u8; 0]);
 }
 
 #[test]
@@ -450,9 +531,15 @@ fn returns(mode: Mode, monitor: bool) {
                 true
             }
         };
+        let spec = frames.last().unwrap().clone();
+        // Some come in tunnels, whose ends are anywhere.
+        if number % 4 == 1 && spec.payload.len() < 1000 {
+            let (frame, outer) = (with_checksums(&spec), FrameSpec::default());
+            let outer = outer.between("203.0.113.3", "203.0.113.4");
+            *frames.last_mut().unwrap() = inside(&frame, &outer, Some([0x20, 0]));
+        }
         if is_returned {
-            let spec = frames.last().unwrap();
-            let mut packet = with_checksums(spec)[14..].to_vec();
+            let mut packet = with_checksums(&spec)[14..].to_vec();
             if spec.src.is_ipv4() {
                 packet[10..12].copy_from_slice(&[0, 0]);
             }

@@ -33,6 +33,8 @@ pub struct Step {
 pub enum Stage {
     /// The frame is parsed.
     Frame,
+    /// The packet inside of a tunnel.
+    Tunnel,
     /// Neighbor discovery passes.
     Neighbor,
     /// The protected network of the destination.
@@ -58,6 +60,7 @@ impl Stage {
     pub fn name(self) -> &'static str {
         match self {
             Self::Frame => "frame",
+            Self::Tunnel => "tunnel",
             Self::Neighbor => "neighbor",
             Self::Network => "network",
             Self::Sets => "sets",

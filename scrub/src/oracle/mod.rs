@@ -36,7 +36,7 @@ use tcp::TcpState;
 use udp::Reply;
 
 use crate::cause::{Cause, Decision};
-use crate::packet::{Packet, Parsed, Transport, fragment, parse};
+use crate::packet::{Packet, Parsed, Transport, fragment, parse, parse_inside};
 use crate::policy::{
     AMPLIFICATION, AmplificationClass, ClassAction, FragmentAction, MAX_SETS, Policy, Profile,
     RuleAction, SetAction, UdpQuery, Verdict,
@@ -127,6 +127,16 @@ impl Oracle {
         self.tcp.cookies_until = time_ns;
     }
 
+    /// Returns the source address inside of a tunnel. None if the frame is decided on as it is.
+    pub(crate) fn source_inside(&self, frame: &[u8]) -> Option<IpAddr> {
+        match parse_inside(frame, self.policy.tunnels) {
+            Parsed::Packet(packet) if packet.tunnel.is_some() => {
+                self.profile(&packet, &mut Trace::off()).map(|_| packet.src)
+            }
+            _ => None,
+        }
+    }
+
     /// Returns a SYN cookie: the sequence number of an answer to a SYN that is handed over. None if the frame is no TCP
     /// packet.
     pub fn syn_cookie(&self, frame: &[u8], now_ns: u64) -> Option<u32> {
@@ -180,7 +190,7 @@ impl Oracle {
     fn run(&mut self, frame: &[u8], now_ns: u64, trace: &mut Trace) -> Decision {
         self.charged.clear();
         let size = || format!("{} bytes", frame.len());
-        let packet = match parse(frame) {
+        let mut packet = match parse_inside(frame, self.policy.tunnels) {
             Parsed::NotIp => {
                 trace.add(Stage::Frame, size, || "not IP".into());
                 return pass(Cause::NotIp);
@@ -191,13 +201,25 @@ impl Oracle {
             }
             Parsed::Packet(packet) => packet,
         };
-        trace.add(Stage::Frame, size, || packet_text(&packet));
+        let outer = packet.tunnel.and_then(|_| match parse(frame) {
+            Parsed::Packet(outer) => Some(outer),
+            _ => None,
+        });
+        trace.add(Stage::Frame, size, || packet_text(&outer.unwrap_or(packet)));
+        if let Some(tunnel) = packet.tunnel {
+            trace.add(Stage::Tunnel, || tunnel.name().into(), || packet_text(&packet));
+        }
         if packet.is_neighbor_discovery() {
             let message = || format!("ICMPv6 type {}", packet.icmp_type);
             trace.add(Stage::Neighbor, message, || "passes".into());
             return pass(Cause::Neighbor);
         }
-        let Some(profile) = self.profile(&packet, trace) else {
+        let mut profile = self.profile(&packet, trace);
+        if let (None, Some(outer)) = (profile, outer) {
+            packet = outer;
+            profile = self.profile(&packet, trace);
+        }
+        let Some(profile) = profile else {
             return pass(Cause::Unprotected);
         };
         let subject = Subject {
@@ -284,7 +306,11 @@ impl Oracle {
             return Some(0);
         }
         let Some((network, place)) = self.protected.covering(packet.dst).next() else {
-            trace.add(Stage::Network, address, || "not protected, passes".into());
+            let inside = packet.tunnel.is_some();
+            trace.add(Stage::Network, address, || {
+                if inside { "not protected, the tunnel decides" } else { "not protected, passes" }
+                    .into()
+            });
             return None;
         };
         let protected = &self.policy.networks[*place];

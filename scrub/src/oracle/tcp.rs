@@ -176,6 +176,8 @@ impl TcpState {
             Challenge::Always => 2,
             _ => self.syn_meters.entry(packet.dst).or_default().count(tcp, 2, now_ns),
         };
+        // No answer leaves by a tunnel.
+        let level = if packet.tunnel.is_some() { level.min(1) } else { level };
         match level {
             0 => None,
             1 if is_weak => None,

@@ -72,7 +72,8 @@ impl TcpState {
 fn query(packet: &Packet<'_>, kind: UdpQuery) -> Option<u32> {
     let headers = packet.length as usize - packet.payload.len();
     let is_plain = headers == if packet.src.is_ipv4() { 28 } else { 48 };
-    if packet.transport != Transport::Udp || packet.is_fragment() || !is_plain {
+    let is_whole = packet.tunnel.is_none() && !packet.is_fragment();
+    if packet.transport != Transport::Udp || !is_whole || !is_plain {
         return None;
     }
     match kind {

@@ -1,7 +1,7 @@
 use etherparse::{LinkExtSlice, NetSlice, SlicedPacket, TransportSlice};
 
 use super::*;
-use crate::testing::{Fragment, FrameGenerator, FrameSpec, Random, random_policy};
+use crate::testing::{Fragment, FrameGenerator, FrameSpec, Random, TunnelSpec, random_policy};
 
 const V6: (&str, &str) = ("2001:db8::1", "2001:db8::2");
 
@@ -115,6 +115,135 @@ fn fields_of_ipv6() {
         ..empty_packet(spec.src, spec.dst)
     };
     assert_eq!(packet(&spec.build()), expected);
+}
+
+const ALL: Tunnels = Tunnels { gre: true, ipip: true };
+
+/// Outer headers over IPv4 and IPv6, as Linux writes them too: with the limit of nested tunnels (RFC 2473, 4.1.1).
+fn outers() -> [FrameSpec; 3] {
+    let v4 = FrameSpec { dscp: 63, ttl: 9, df: true, options: 8, ..FrameSpec::default() };
+    let v6 = FrameSpec { flow_label: 77, ..v4.clone().between("2001:db8::8", "2001:db8::9") };
+    [v4, v6.clone(), FrameSpec { extensions: vec![60, 44], ..v6 }]
+}
+
+#[test]
+fn all_fields_are_those_of_the_packet_inside() {
+    let specs = [
+        FrameSpec { tcp_options: 12, payload: b"data".to_vec(), ..tcp() },
+        FrameSpec { padding: 3, ..udp() },
+        FrameSpec { flow_label: 5, ..extended(&[0, 60]) },
+        part(tcp6(), 0, true),
+        part(udp(), 185, false),
+        FrameSpec { protocol: 58, icmp_type: 135, ttl: 255, ..tcp6() },
+        // A tunnel inside is a packet of its protocol.
+        udp().inside(&tcp(), TunnelSpec::Gre(0)),
+        udp().inside(&tcp6(), TunnelSpec::IpIp),
+    ];
+    for (outer, spec) in outers().iter().flat_map(|outer| specs.iter().map(move |it| (outer, it))) {
+        let spec = FrameSpec { tags: vec![(0x88a8, 7), (0x8100, 8)], ..spec.clone() };
+        let alone = spec.build();
+        let gre = [0, 0x8000, 0x2000, 0x1000, 0xb000, 0x0f78].map(TunnelSpec::Gre);
+        for kind in [TunnelSpec::IpIp].into_iter().chain(gre) {
+            let frame = spec.inside(outer, kind).build();
+            let tunnel = if kind == TunnelSpec::IpIp { Tunnel::IpIp } else { Tunnel::Gre };
+            let inside = Parsed::Packet(Packet { tunnel: Some(tunnel), ..packet(&alone) });
+            assert_eq!(parse_inside(&frame, ALL), inside, "{kind:?} {outer:?}");
+            let protocol = packet(&frame).protocol;
+            assert!([4, 41, 47].contains(&protocol), "{protocol}");
+            let others = match tunnel {
+                Tunnel::Gre => Tunnels { gre: false, ..ALL },
+                Tunnel::IpIp => Tunnels { ipip: false, ..ALL },
+            };
+            assert_eq!(parse_inside(&frame, others), parse(&frame));
+        }
+    }
+}
+
+#[test]
+fn tunnels_that_are_not_looked_into() {
+    for outer in outers() {
+        let gre = |flags| udp().inside(&outer, TunnelSpec::Gre(flags));
+        let other_type = |kind: [u8; 2]| {
+            let mut spec = gre(0);
+            spec.payload[2..4].copy_from_slice(&kind);
+            spec
+        };
+        for spec in [
+            // PPTP's version, other versions, routing.
+            gre(0x0001),
+            gre(0x2081),
+            gre(0x0007),
+            gre(0x4000),
+            // Ethernet, ERSPAN, PPP, MPLS.
+            other_type([0x65, 0x58]),
+            other_type([0x88, 0xbe]),
+            other_type([0x88, 0x0b]),
+            other_type([0x88, 0x47]),
+            FrameSpec { payload: vec![0, 1, 8, 0], ..gre(0) },
+            part(gre(0), 0, true),
+            part(gre(0), 185, true),
+            part(gre(0), 185, false),
+            part(udp().inside(&outer, TunnelSpec::IpIp), 0, true),
+            part(tcp6().inside(&outer, TunnelSpec::IpIp), 185, false),
+            // Without a tunnel.
+            FrameSpec { protocol: 137, ..gre(0) },
+        ] {
+            let frame = spec.build();
+            assert_eq!(packet(&frame).tunnel, None);
+            assert_eq!(parse_inside(&frame, ALL), parse(&frame), "{spec:?}");
+        }
+    }
+}
+
+#[test]
+fn each_defect_of_a_tunnel() {
+    use Defect::*;
+    let outer = &tcp();
+    let gre = |flags| udp().inside(outer, TunnelSpec::Gre(flags));
+    let first = |spec: FrameSpec, bytes: usize| FrameSpec {
+        payload: spec.payload[..bytes].to_vec(),
+        padding: 60,
+        ..spec
+    };
+    let ipip = |spec: &FrameSpec| spec.inside(outer, TunnelSpec::IpIp);
+    let with = |mut spec: FrameSpec, at: usize, value: u8| {
+        spec.payload[at] = value;
+        spec
+    };
+    let cases = [
+        // Padding behind the tunnel does not belong to it.
+        (first(gre(0), 0), Truncated),
+        (first(gre(0), 3), Truncated),
+        (first(gre(0xb000), 15), Truncated),
+        (first(gre(0), 4), Truncated),
+        (first(gre(0), 4 + 19), Truncated),
+        (first(gre(0), 4 + 28), Truncated),
+        (first(ipip(&udp()), 0), Truncated),
+        (first(ipip(&udp()), 19), Truncated),
+        (first(ipip(&udp()), 34), Truncated),
+        (first(ipip(&tcp6()), 39), Truncated),
+        (first(ipip(&tcp6()), 59), Truncated),
+        // The version is that of the protocol.
+        (FrameSpec { protocol: 41, padding: 20, ..ipip(&tcp()) }, BadHeader),
+        (FrameSpec { protocol: 4, ..ipip(&tcp6()) }, BadHeader),
+        (with(with(tcp().inside(outer, TunnelSpec::Gre(0)), 2, 0x86), 3, 0xdd), BadHeader),
+        (with(ipip(&tcp()), 0, 0x44), BadHeader),
+        (with(with(ipip(&tcp()), 2, 0), 3, 19), BadLength),
+        (ipip(&extended(&[60; 7])), BadHeader),
+        (ipip(&FrameSpec { tcp_flags: 3, ..tcp() }), BadFlags),
+        (ipip(&FrameSpec { dport: 0, ..udp() }), PortZero),
+        (ipip(&part(tcp(), 1, true)), TinyFragment),
+        (ipip(&tcp().between("127.0.0.1", "192.0.2.1")), BadSource),
+        (ipip(&tcp6().between("::9", "::9")), SameAddress),
+        // The outer header is checked first.
+        (FrameSpec { ..first(gre(0), 3).between("224.0.0.1", "192.0.2.1") }, BadSource),
+        (gre(0).between("192.0.2.1", "192.0.2.1"), SameAddress),
+    ];
+    for (place, (spec, defect)) in cases.into_iter().enumerate() {
+        let frame = spec.build();
+        let expected = Parsed::Malformed(defect);
+        assert_eq!(parse_inside(&frame, ALL), expected, "case {place}: {frame:02x?}");
+    }
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! The policy: protected networks, and the actions on packets to them.
 //!
-//! A packet meets these stages in this order, and the first that decides ends its way:
+//! A packet meets these stages in this order, and the first that decides ends its way. Of [`Tunnels`] that the policy names,
+//! this is the packet inside; the tunnel itself if it [cannot be looked into](crate::packet), or if the destination inside
+//! is not protected, because otherwise a flood of tunnels could pass. Limits by bits count the frame in any case.
 //!
 //! 1. Packets that are not IP pass: ARP must work.
-//! 2. Malformed packets are dropped. Then messages of IPv6 neighbor discovery pass.
+//! 2. Malformed packets are dropped. Then messages of IPv6 neighbor discovery pass, which are not in a tunnel.
 //! 3. Packets to networks that are not protected pass.
 //! 4. Later fragments whose first one came within 2 s: dropped if it was dropped. If it passed, they meet the sets and
 //!    the profile's limits, and pass; limits of rules and classes count the first one only. One that overlaps those
@@ -28,6 +30,7 @@ mod udp;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
+use crate::packet::Tunnels;
 pub use amplification::{AMPLIFICATION, AmplificationClass, PayloadByte};
 pub use conditions::{AddressCondition, Conditions, FlagCondition, PayloadCondition, Range};
 pub use limit::{Limit, LimitKey, Rate};
@@ -59,6 +62,8 @@ pub struct Policy {
     pub sets: Vec<Set>,
     /// The rules, in their order.
     pub rules: Vec<Rule>,
+    /// Tunnels: the packet inside decides, if its destination is protected.
+    pub tunnels: Tunnels,
 }
 
 /// Networks that are protected alike.

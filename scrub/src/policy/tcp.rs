@@ -25,6 +25,8 @@ const MAX_RETRANSMIT_RATE: u32 = 1 << 18;
 /// them (level 2: 4 x `below`), or after the change of the level; after more than [`HOLD_SECONDS`] seconds without any,
 /// for level 0.
 ///
+/// A SYN inside of a tunnel is not answered: level 2 acts on it as level 1, and drops it if it cannot be remembered.
+///
 /// The cookie is a number before the SYN's own: connection tracking of Linux takes it for a late acknowledgement and
 /// passes it, so clients behind a firewall get it. A client in SYN-SENT answers the acknowledgement of something that
 /// it did not send by a RST with that number, and stays in SYN-SENT (RFC 9293, 3.10.7.3). The RST verifies the source

@@ -4,7 +4,7 @@
 ///
 /// Sources are verified as of [`TcpProtection`](super::TcpProtection): all challenges share them, and the profile of
 /// the destination has the time. A query is a whole UDP datagram, behind an IP header without options or extension
-/// headers:
+/// headers, and not inside of a tunnel:
 ///
 /// - [`A2s`](UdpQuery::A2s): `ff ff ff ff`, then `T` and "Source Engine Query\0", or `U` or `V` and a challenge of 4
 ///   bytes. The answer is `ff ff ff ff`, `A` and a cookie of 4 bytes.

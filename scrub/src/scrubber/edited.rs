@@ -298,6 +298,7 @@ impl EditedPolicy {
             profiles: self.base.profiles.clone(),
             sets: self.base.sets.iter().map(named).collect(),
             rules: self.rules().map(|it| it.0.clone()).collect(),
+            tunnels: self.base.tunnels,
         }
     }
 }

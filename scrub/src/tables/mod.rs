@@ -78,7 +78,8 @@ impl Tables {
         let (ports, classes) = profiles::append_classes(&mut image);
         let with = |action: SetAction| bits_of(policy, action);
         let words = [with(SetAction::Pass), with(SetAction::Drop)];
-        let lines = [actions, first_limit, first_profile, ports, classes, 0];
+        let tunnels = u32::from(policy.tunnels.gre) | u32::from(policy.tunnels.ipip) << 1;
+        let lines = [actions, first_limit, first_profile, ports, classes, tunnels];
         let mut params: Vec<u8> = words.iter().flat_map(|it| it.to_ne_bytes()).collect();
         params.extend(lines.iter().flat_map(|it| it.to_ne_bytes()));
         params.extend(sets);

@@ -51,6 +51,15 @@ pub struct FrameSpec {
     pub padding: usize,
 }
 
+/// The header of a tunnel behind the outer IP header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TunnelSpec {
+    /// None.
+    IpIp,
+    /// GRE with these flags and version. The fields of a checksum, key and sequence number are 0.
+    Gre(u16),
+}
+
 /// A fragment's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment {
@@ -105,6 +114,26 @@ impl FrameSpec {
         self.src = src.parse().expect("a source address");
         self.dst = dst.parse().expect("a destination address");
         self
+    }
+
+    /// Returns a frame with this packet and its padding inside of a tunnel, whose fields are those of `outer`. Tags are this
+    /// packet's.
+    pub fn inside(&self, outer: &Self, tunnel: TunnelSpec) -> Self {
+        let frame = self.build();
+        let packet = &frame[14 + 4 * self.tags.len()..];
+        let ethertype: u16 = if self.src.is_ipv4() { 0x0800 } else { 0x86dd };
+        let (protocol, mut payload) = match tunnel {
+            TunnelSpec::IpIp if self.src.is_ipv4() => (protocol::IPV4, Vec::new()),
+            TunnelSpec::IpIp => (protocol::IPV6, Vec::new()),
+            TunnelSpec::Gre(flags) => {
+                let words = 1 + (flags & 0xb000).count_ones() as usize;
+                let mut header = [flags.to_be_bytes(), ethertype.to_be_bytes()].concat();
+                header.resize(4 * words, 0);
+                (protocol::GRE, header)
+            }
+        };
+        payload.extend(packet);
+        Self { tags: self.tags.clone(), protocol, payload, ..outer.clone() }
     }
 
     /// Returns the frame. Lengths are those of its parts, modulo 65,536.

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use super::policies::random_network;
 use super::udp::random_query;
-use super::{Fragment, FrameSpec, Random};
+use super::{Fragment, FrameSpec, Random, TunnelSpec};
 use crate::packet::{fragment, protocol};
 use crate::policy::{
     AMPLIFICATION, AddressCondition, Conditions, FlagCondition, PayloadCondition, Policy, Range,
@@ -19,7 +19,8 @@ const MAX_LENGTH: u16 = 2000;
 /// Makes frames whose fields are in the networks and ranges of a policy, or just beside.
 ///
 /// Half of the frames try to meet the conditions of one rule. Some are answers of amplification classes, some have VLAN
-/// tags, options, extension headers or are fragments, and one in eight is damaged.
+/// tags, options, extension headers or are fragments. One in five is a tunnel with a packet inside, and one in eight is
+/// damaged.
 #[derive(Clone, Debug)]
 pub struct FrameGenerator {
     sources: [Vec<IpNet>; 2],
@@ -60,11 +61,35 @@ impl FrameGenerator {
         if random.one_in(40) {
             return other_frame(random);
         }
-        let mut frame = self.spec(random).build();
+        let mut spec = self.spec(random);
+        if random.one_in(5) {
+            spec = self.tunnel(&spec, random);
+            if random.one_in(8) {
+                spec = self.tunnel(&spec, random);
+            }
+        }
+        let mut frame = spec.build();
         if random.one_in(8) {
             damage(&mut frame, random);
         }
         frame
+    }
+
+    /// Returns the fields of a frame with a packet inside of a tunnel.
+    fn tunnel(&self, inner: &FrameSpec, random: &mut Random) -> FrameSpec {
+        let flags = random.pick(&[0, 0, 0, 0x2000, 0x3000, 0x8000, 0xb000, 0x4000, 0x0001, 0x0880]);
+        let kind = random.pick(&[TunnelSpec::IpIp, TunnelSpec::Gre(flags)]);
+        let outer = self.spec(random);
+        let mut spec = inner.inside(&FrameSpec { fragment: None, ..outer.clone() }, kind);
+        if random.one_in(8) {
+            spec.fragment = outer.fragment;
+        }
+        if random.one_in(8) {
+            // Bytes that belong to the tunnel, and not to the packet inside; or too few.
+            let length = (spec.payload.len() + 20).saturating_sub(random.below(60));
+            spec.payload.resize(length, 0xee);
+        }
+        spec
     }
 
     /// Returns the fields of a frame, which may contradict each other.

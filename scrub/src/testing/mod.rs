@@ -16,7 +16,7 @@ mod rule_lists;
 mod tcp;
 mod udp;
 
-pub use frame::{Fragment, FrameSpec};
+pub use frame::{Fragment, FrameSpec, TunnelSpec};
 pub use generator::FrameGenerator;
 pub use policies::random_policy;
 pub use random::Random;

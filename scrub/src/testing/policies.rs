@@ -6,6 +6,7 @@ use std::time::Duration;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::Random;
+use crate::packet::Tunnels;
 use crate::policy::{
     AMPLIFICATION, AddressCondition, Challenge, ClassAction, Conditions, FlagCondition,
     FragmentAction, Handover, Limit, LimitKey, MAX_SETS, PayloadCondition, Policy, Profile,
@@ -36,6 +37,7 @@ pub fn random_policy(random: &mut Random) -> Policy {
         sets: (0..sets).map(|place| random_set(random, place)).collect(),
         rules: Vec::new(),
         profiles,
+        tunnels: Tunnels { gre: random.one_in(2), ipip: random.one_in(2) },
     };
     for place in 0..rules {
         let conditions = match place {

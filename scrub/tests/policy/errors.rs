@@ -28,7 +28,26 @@ fn of_the_top_level() {
             "default = 'drop'\n",
             "default",
             "",
-            "unknown 'default'; available: protect, profile, set, rule",
+            "unknown 'default'; available: tunnels, protect, profile, set, rule",
+        ),
+        (
+            "tunnels = ['gre', 'vxlan']\n",
+            "'vxlan'",
+            "tunnels",
+            "'vxlan' is not what belongs here: \"gre\" or \"ipip\"",
+        ),
+        (
+            "\ntunnels = true\n",
+            "true",
+            "tunnels",
+            "true or false is not what belongs here: \"gre\" or \"ipip\"",
+        ),
+        ("tunnels = []\n", "[]", "tunnels", "the list is empty: give it a value, or leave it out"),
+        (
+            "[protect.a]\nnetworks = '::1'\ntunnels = ['gre']\n",
+            "tunnels",
+            "protect a",
+            "unknown 'tunnels'; available: networks, profile",
         ),
         (
             "[rule]\nname = 'x'\n",

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sluicegate_scrub::packet::Tunnels;
 use sluicegate_scrub::policy::{
     AMPLIFICATION, AddressCondition, Challenge, ClassAction, FragmentAction, Handover, Limit,
     LimitKey, MAX_LIMITS, MAX_NETWORKS, MAX_PROFILES, MAX_RULES, MAX_SETS, Policy, Profile, Rate,
@@ -147,6 +148,18 @@ fn an_empty_policy_has_the_default_profile() {
     let policy = Policy::parse("profile.default.default = 'drop'\n[profile.x]\n").unwrap();
     let names: Vec<_> = policy.profiles.iter().map(|it| (it.name.as_str(), it.default)).collect();
     assert_eq!(names, [("default", Verdict::Drop), ("x", Verdict::Pass)]);
+}
+
+#[test]
+fn tunnels_are_named() {
+    let tunnels = |text: &str| Policy::parse(text).unwrap().tunnels;
+    assert_eq!(tunnels(""), Tunnels { gre: false, ipip: false });
+    assert_eq!(tunnels("tunnels = 'gre'"), Tunnels { gre: true, ipip: false });
+    assert_eq!(
+        tunnels("tunnels = ['ipip']\n[set.a]\nnetworks = []"),
+        Tunnels { gre: false, ipip: true }
+    );
+    assert_eq!(tunnels("tunnels = ['ipip', 'gre']"), Tunnels { gre: true, ipip: true });
 }
 
 /// Returns a policy with a number of parts.

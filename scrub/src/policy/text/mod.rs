@@ -1,6 +1,8 @@
 //! Reads a policy in TOML.
 //!
 //! ```toml
+//! tunnels = ["gre", "ipip"]           # by default none: the packet inside decides
+//!
 //! [protect.web]                       # without any, all addresses are protected by the profile `default`
 //! networks = ["198.18.1.0/24", "2001:db8:18:1::/64", "198.18.2.7"]
 //! profile = "web"                     # by default `default`
@@ -52,9 +54,10 @@ use toml::Spanned;
 use toml::de::DeTable;
 
 use super::{MAX_LIMITS, MAX_RULES, Policy, Profile, Rule, Set};
+use crate::packet::Tunnel;
 pub use networks::network as parse_network;
 pub use set::read_networks;
-use table::{expect_table, in_order, not, place, unknown};
+use table::{choice, each, expect_table, in_order, not, place, unknown};
 
 /// An error in a policy: line, object and remedy.
 pub use sluicegate_base::text_error::TextError as PolicyError;
@@ -62,7 +65,7 @@ pub use sluicegate_base::text_error::TextError as PolicyError;
 /// Maximum size of a policy; of long lists, files of sets have more.
 const MAX_FILE: u64 = 16 << 20;
 
-const KEYS: &[&str] = &["protect", "profile", "set", "rule"];
+const KEYS: &[&str] = &["tunnels", "protect", "profile", "set", "rule"];
 
 impl Policy {
     /// Reads a policy in TOML. Paths of set files are relative to the current directory.
@@ -162,9 +165,16 @@ impl<'a> PolicyReader<'a> {
         entries.sort_by_key(|(key, _)| order.iter().position(|it| it == key.get_ref()));
         for (key, value) in entries {
             let key = key.get_ref().as_ref();
-            if key == "rule" {
-                self.rules(value)?;
-                continue;
+            match key {
+                "rule" => {
+                    self.rules(value)?;
+                    continue;
+                }
+                "tunnels" => {
+                    self.tunnels(value)?;
+                    continue;
+                }
+                _ => {}
             }
             let right = format!("written [{key}.NAME], once for each");
             for (name, value) in in_order(expect_table(value, key, &right)?) {
@@ -180,6 +190,17 @@ impl<'a> PolicyReader<'a> {
             }
         }
         Ok(files)
+    }
+
+    fn tunnels(&mut self, value: &table::Value) -> Result<(), Fault> {
+        let tunnels = &mut self.policy.tunnels;
+        for value in each(value, "tunnels")? {
+            match choice(value, "tunnels", &[("gre", Tunnel::Gre), ("ipip", Tunnel::IpIp)])? {
+                Tunnel::Gre => tunnels.gre = true,
+                Tunnel::IpIp => tunnels.ipip = true,
+            }
+        }
+        Ok(())
     }
 
     fn rules(&mut self, value: &table::Value) -> Result<(), Fault> {
