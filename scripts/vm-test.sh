@@ -55,8 +55,8 @@ mkdir -p "$logs" "$vm/tests" "$runs"
 programs=
 cargo test --package sluicegate --test wire --test xdp --test live --test host --test tap \
     --package sluicegate-traffic --test spec --test analyse \
-    --package sluicegate-scrub --test differential --test limits --test tcp --test traffic \
-    --test return_path --no-run \
+    --package sluicegate-scrub --test differential --test limits --test marks --test reloads \
+    --test return_path --test tcp --test traffic --test udp --no-run \
     --message-format=json-render-diagnostics >"$vm/built"
 built=$(sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' "$vm/built")
 for program in $built; do

@@ -84,7 +84,7 @@ for last in '' yes; do
         name=$(basename "$program" | sed 's/-[0-9a-f]*$//')
         # These make labs of their own, or need no interface.
         case $name in
-        xdp | live | host | tap | spec | analyse | differential | limits | tcp | traffic)
+        xdp | live | host | tap | spec | analyse | differential | limits | marks | reloads | return_path | tcp | traffic | udp)
             [ "$driver" = veth ] || continue
             ;;
         esac

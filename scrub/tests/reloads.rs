@@ -15,10 +15,15 @@ use sluicegate_scrub::policy::{Policy, Verdict};
 use sluicegate_scrub::scrubber::{Candidate, EditedPolicy, Options, Scrubber, StageName};
 use sluicegate_scrub::testing::{FrameSpec, Random};
 
-const CHANGES: usize = 100;
 /// Packets on their way at most: fewer than a veth's ring holds, so none is lost.
 const BURST: u64 = 64;
 const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Changes of the policy; a slow machine (an emulated one) may thin them out.
+fn changes() -> u8 {
+    let thin = std::env::var("SLUICE_TEST_THIN").ok().and_then(|it| it.parse::<u8>().ok());
+    100 / thin.unwrap_or(1)
+}
 
 /// Returns the networks of this length in a /8, each a string of TOML.
 fn parts(first: u8, length: u8) -> impl Iterator<Item = String> {
@@ -115,13 +120,13 @@ fn send(lab: &Lab, over: &AtomicBool, sent: &AtomicU64) -> (u64, u64) {
     (all / 2, bytes)
 }
 
-/// Changes the policy `CHANGES` times, then a set of it.
+/// Changes the policy, then a set of it as many times.
 fn change(scrubber: &mut Scrubber, policies: &[Policy]) -> Result<()> {
-    for policy in policies.iter().cycle().skip(1).take(CHANGES) {
+    for policy in policies.iter().cycle().skip(1).take(changes().into()) {
         scrubber.apply(policy.clone())?;
     }
     let mut edited = EditedPolicy::new(policies[0].clone());
-    for number in 0..CHANGES as u8 {
+    for number in 0..changes() {
         let network = format!("14.{}.0.0/16", number / 2).parse().expect("a network");
         match number & 1 {
             0 => edited.add("bad", &[network], None)?,
