@@ -31,6 +31,7 @@ struct answer_tcp {
 #define ANSWER_TTL 64
 #define ANSWER_WINDOW 0xffff
 #define FRAME_MIN 60
+#define PADDING_MAX 9		/* behind a challenge of A2S, the shortest answer */
 #define SYN_ACK (TCP_SYN | TCP_ACK)
 
 static __always_inline __u64 sum_words(__u64 word)
@@ -123,9 +124,21 @@ static __always_inline void exchange_macs(struct ethhdr *ethernet)
 	__builtin_memcpy(ethernet->h_source, mac, ETH_ALEN);
 }
 
+/* Clears the bytes behind an answer that is shorter than the shortest frame: `headers` are the bytes before. */
+static __always_inline void clear_padding(__u8 *frame, void *end, __u32 headers)
+{
+#pragma unroll
+	for (__u32 i = FRAME_MIN - PADDING_MAX; i < FRAME_MIN; i++) {
+		if ((void *)(frame + i + 1) > end)
+			return;
+		if (i >= headers)
+			frame[i] = 0;
+	}
+}
+
 /*
  * Makes a frame of `bytes` one for an IP packet of `length`. What is before the IP header stays, with the addresses
- * exchanged.
+ * exchanged; padding is 0.
  */
 static __always_inline struct answer_place begin_answer(struct xdp_md *ctx, const struct scrub_packet *packet,
 							__u32 bytes, __u32 length)
@@ -143,6 +156,7 @@ static __always_inline struct answer_place begin_answer(struct xdp_md *ctx, cons
 	if ((void *)(ethernet + 1) > place.end)
 		return place;
 	exchange_macs(ethernet);
+	clear_padding((__u8 *)ethernet, place.end, headers);
 	place.at = (void *)ethernet + link_bytes(packet);
 	return place;
 }
@@ -163,16 +177,11 @@ static __always_inline int write_answer(struct xdp_md *ctx, const struct scrub_p
 		return 0;
 	if (is_v4) {
 		struct { struct answer_v4 ip; struct answer_tcp tcp; } *answer = at;
-		__u16 *padding = (void *)(answer + 1);
 
 		if ((void *)(answer + 1) > end)
 			return 0;
 		write_v4(&answer->ip, packet, IPPROTO_TCP, sizeof(answer->tcp));
 		write_tcp(&answer->tcp, packet, hash);
-		if (!packet->tags && (void *)(padding + 3) <= end)
-			padding[0] = padding[1] = padding[2] = 0;
-		else if (packet->tags == 1 && (void *)(padding + 1) <= end)
-			padding[0] = 0;
 	} else {
 		struct { struct answer_v6 ip; struct answer_tcp tcp; } *answer = at;
 

@@ -192,10 +192,8 @@ static __always_inline int write_syncookie(struct xdp_md *ctx, const struct scru
 					   __u32 count)
 {
 	__u32 is_v4 = packet->version == 4, network = is_v4 ? sizeof(struct answer_v4) : sizeof(struct answer_v6);
-	__u32 headers = link_bytes(packet) + network + count * 4;
 	struct answer_place place = begin_answer(ctx, packet, frame_bytes(ctx), network + count * 4);
 	void *at = place.at, *end = place.end;
-	__u16 *padding;
 
 	if (!at || at + sizeof(struct answer_v6) > end)
 		return 0;
@@ -203,13 +201,7 @@ static __always_inline int write_syncookie(struct xdp_md *ctx, const struct scru
 		write_v4(at, packet, IPPROTO_TCP, count * 4);
 	else
 		write_v6(at, packet, IPPROTO_TCP, count * 4);
-	if (!write_words(at + network, end, words, count))
-		return 0;
-	/* Without a tag, the shortest answer is 58 bytes. */
-	padding = (void *)(long)ctx->data + FRAME_MIN - 2;
-	if (headers < FRAME_MIN && (void *)(padding + 1) <= end)
-		*padding = 0;
-	return 1;
+	return write_words(at + network, end, words, count);
 }
 
 /* Announces that a cookie may come back. */

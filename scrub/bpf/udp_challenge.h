@@ -232,20 +232,6 @@ static __always_inline struct answer_place begin_udp_answer(struct xdp_md *ctx, 
 	return place;
 }
 
-/* Clears the bytes behind an answer that is shorter than the shortest frame. */
-static __always_inline void clear_padding(__u8 *at, void *end)
-{
-	const int max = FRAME_MIN - sizeof(struct ethhdr) - sizeof(struct answer_v4) - sizeof(struct answer_udp) -
-			sizeof(struct a2s_challenge);
-
-#pragma unroll
-	for (int i = 0; i < max; i++) {
-		if ((void *)(at + i + 1) > end)
-			break;
-		at[i] = 0;
-	}
-}
-
 /* Turns an A2S query's frame into the answer: a challenge. Returns XDP_DROP if it cannot be sent. */
 __noinline int scrub_answer_a2s(struct xdp_md *ctx, struct scrub_packet *packet)
 {
@@ -266,11 +252,13 @@ __noinline int scrub_answer_a2s(struct xdp_md *ctx, struct scrub_packet *packet)
 	answer->head = ~0U;
 	answer->kind = 'A';
 	answer->number = bpf_htonl(cookie);
-	clear_padding((void *)(answer + 1), place.end);
 	return XDP_TX;
 }
 
-/* Turns a DNS query's frame into the answer: truncated, to make the client use TCP. Returns as scrub_answer_a2s. */
+/*
+ * Turns a DNS query's frame into the answer: truncated, to make the client use TCP. Returns XDP_DROP if it cannot be
+ * sent.
+ */
 __noinline int scrub_answer_dns(struct xdp_md *ctx, struct scrub_packet *packet)
 {
 	void *start = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
@@ -295,7 +283,6 @@ __noinline int scrub_answer_dns(struct xdp_md *ctx, struct scrub_packet *packet)
 		return XDP_DROP;
 	header->flags = bpf_htons(flags);
 	header->answers = header->authorities = header->additionals = 0;
-	clear_padding((void *)(header + 1) + bytes, place.end);
 	return XDP_TX;
 }
 
