@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
  * Completes the connections of SYN cookies (syncookie.h), at tc's ingress: the listener gets the client's first packet
- * behind the SYN with what the cookie tells of the SYN. Needs Linux 6.9.
+ * behind the SYN, with the options of the SYN that the cookie encodes. Needs Linux 6.9.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
 /* Functions of rules. */
 #pragma clang diagnostic ignored "-Wunused-function"
+#include "handover_settings.h"
 #include "scrub.h"
 #include "syncookie.h"
 
@@ -54,6 +55,7 @@ struct recent_flow {
 struct scratch {
 	struct scrub_packet packet;
 	struct tcp_options options;
+	__u32 options_size;
 	struct recent_flow recent[RECENT];
 };
 
@@ -116,23 +118,11 @@ static __always_inline __u32 read_acknowledgement(struct __sk_buff *skb, struct 
 	packet->dport = bpf_ntohs(tcp.dest);
 	packet->seq = bpf_ntohl(tcp.seq);
 	packet->ack = bpf_ntohl(tcp.ack_seq);
-	scratch->options.length = tcp.doff * 4 - sizeof(tcp);
+	scratch->options_size = tcp.doff * 4 - sizeof(tcp);
 	return at;
 }
 
-/* Reads the options of a TCP header. Returns false if they are invalid. */
-static __always_inline int read_options(struct __sk_buff *skb, struct tcp_options *options, __u32 at)
-{
-	__u32 length = options->length;
-
-	asm volatile("" : "+r"(length));
-	if (length > 0 && (length > OPTIONS_MAX || bpf_skb_load_bytes(skb, at, options->bytes, length)))
-		return 0;
-	parse_options(options);
-	return 1;
-}
-
-/* Sets what the cookie and the timestamp tell of the SYN. Returns false if the timestamp is not that of the answer. */
+/* Sets the attributes that the cookie and the timestamp encode. Returns false if the timestamp is not that of the answer. */
 static __always_inline int fill_attributes(struct bpf_tcp_req_attrs *attributes, const struct scrub_packet *packet,
 					   const struct tcp_options *options, __u64 hash)
 {
@@ -141,7 +131,7 @@ static __always_inline int fill_attributes(struct bpf_tcp_req_attrs *attributes,
 	attributes->mss = mss_sizes[(packet->ack - 1) >> 1 & (MSS_COUNT - 1)];
 	if (!options->has_timestamps)
 		return 1;
-	if ((echoed ^ (__u32)hash) & TIMESTAMP_BITS)
+	if ((echoed ^ (__u32)hash) & TIMESTAMP_MASK)
 		return 0;
 	attributes->tstamp_ok = 1;
 	attributes->rcv_tsval = options->tsval;
@@ -172,8 +162,8 @@ static __always_inline int is_handed_over(struct scratch *scratch, __u64 hash)
 	return 0;
 }
 
-/* Hands a connection over to its listener. */
-static __always_inline int hand_over(struct __sk_buff *skb, struct scratch *scratch, struct sock *listener, __u64 hash)
+/* Assigns a request to a packet, by which its listener gets the connection. Returns the verdict. */
+static __always_inline int assign_request(struct __sk_buff *skb, struct scratch *scratch, struct sock *listener, __u64 hash)
 {
 	struct bpf_tcp_req_attrs attributes = {};
 
@@ -207,7 +197,8 @@ int scrub_complete(struct __sk_buff *skb)
 	if (!at)
 		return TC_NEXT;
 	hash = acknowledged_hash(&scratch->packet, now >> EPOCH_BITS, control.cookie_key);
-	if (!hash || !read_options(skb, &scratch->options, at + sizeof(struct tcphdr)))
+	if (!hash || !READ_OPTIONS(bpf_skb_load_bytes, skb, at + sizeof(struct tcphdr), scratch->options_size,
+				   &scratch->options))
 		return TC_NEXT;
 	socket = socket_of(skb, &scratch->packet);
 	if (!socket)
@@ -215,7 +206,7 @@ int scrub_complete(struct __sk_buff *skb)
 	if (socket->state == BPF_TCP_LISTEN) {
 		listener = (struct sock *)bpf_skc_to_tcp_sock(socket);
 		if (listener)
-			verdict = hand_over(skb, scratch, listener, hash);
+			verdict = assign_request(skb, scratch, listener, hash);
 	}
 	bpf_sk_release(socket);
 	return verdict;

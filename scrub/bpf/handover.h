@@ -8,13 +8,14 @@
 
 #include "answer.h"
 #include "chain.h"
+#include "handover_settings.h"
 #include "maps.h"
 #include "syncookie.h"
+#include "tcp.h"
 
 #define LOCAL_MAX 4096
 /* The time in which clients can return a cookie: of two epochs. */
 #define COOKIE_TIME (2ULL << EPOCH_BITS)
-#define COOKIE_TIME_STEP 1000000000ULL
 #define TCP_WORDS 5		/* of a header */
 #define OPTION_WORDS 5		/* with timestamps */
 
@@ -56,7 +57,7 @@ static __always_inline int is_local(const struct scrub_packet *packet)
 	return bpf_map_lookup_elem(&scrub_local, &address) != 0;
 }
 
-/* Returns true if a listener waits for a SYN. One of MPTCP cannot complete connections of cookies. */
+/* Returns true if a listener waits for a SYN. An MPTCP listener cannot complete connections of cookies. */
 static __always_inline int has_listener(struct xdp_md *ctx, const struct scrub_packet *packet)
 {
 	struct bpf_sock *socket = socket_of(ctx, packet);
@@ -69,26 +70,16 @@ static __always_inline int has_listener(struct xdp_md *ctx, const struct scrub_p
 	return found;
 }
 
-/* Reads the options of a SYN. Returns NULL if there are more than a header has. */
-static __always_inline struct tcp_options *read_options(struct xdp_md *ctx, const struct scrub_packet *packet)
+/* Returns the options of a SYN; NULL if there are more than a header has. */
+static __always_inline struct tcp_options *syn_options(struct xdp_md *ctx, const struct scrub_packet *packet)
 {
-	__u32 zero = 0, at = tcp_offset(packet, (void *)(long)ctx->data, (void *)(long)ctx->data_end), length;
+	__u32 zero = 0, at = tcp_offset(packet, (void *)(long)ctx->data, (void *)(long)ctx->data_end);
 	struct tcp_options *options = bpf_map_lookup_elem(&scrub_options, &zero);
 
 	if (!options || !at)
 		return 0;
 	at += sizeof(struct tcphdr);
-	length = packet->payload - at;
-	/* The verifier must see the comparisons of the register that is used. */
-	asm volatile("" : "+r"(length));
-	options->length = 0;
-	if (length > 0) {
-		if (length > OPTIONS_MAX || bpf_xdp_load_bytes(ctx, at, options->bytes, length))
-			return 0;
-		options->length = length;
-	}
-	parse_options(options);
-	return options;
+	return READ_OPTIONS(bpf_xdp_load_bytes, ctx, at, packet->payload - at, options) ? options : 0;
 }
 
 /* Returns the place of the largest size that a client's is not below; MSS_COUNT if none. */
@@ -130,11 +121,11 @@ static __always_inline __u32 fill_words(__u32 *words, const struct scrub_packet 
 	words[1] = number;
 	words[2] = packet->seq + 1;
 	words[4] = 0;
-	words[5] = OPTION_MSS << 24 | 4 << 16 | mss;
+	words[5] = OPTION_MSS << 24 | OPTION_MSS_BYTES << 16 | mss;
 	words[6] = words[7] = words[8] = words[9] = 0;
 	if (options->has_timestamps && settings & HANDOVER_TIMESTAMPS) {
 		count = TCP_WORDS + OPTION_WORDS;
-		timestamp = ((__u32)hash & TIMESTAMP_BITS) | NO_SCALE;
+		timestamp = ((__u32)hash & TIMESTAMP_MASK) | NO_SCALE;
 		words[6] = OPTION_NOP << 24 | OPTION_NOP << 16 | OPTION_TIMESTAMPS << 8 | 10;
 		words[9] = OPTION_NOP << 24 | OPTION_NOP << 16 | OPTION_NOP << 8 | OPTION_NOP;
 		if (options->has_sack && settings & HANDOVER_SACK) {
@@ -204,12 +195,12 @@ static __always_inline int write_syncookie(struct xdp_md *ctx, const struct scru
 	return write_words(at + network, end, words, count);
 }
 
-/* Announces that a cookie may come back. */
-static __always_inline void expect_cookies(__u64 now)
+/* Extends the time in which cookies may come back, a second at a time. */
+static __always_inline void extend_cookie_deadline(__u64 now)
 {
-	__u64 until = now + COOKIE_TIME + COOKIE_TIME_STEP;
+	__u64 until = now + COOKIE_TIME + SECOND;
 
-	if (*(volatile __u64 *)&handover.until < until - COOKIE_TIME_STEP)
+	if (*(volatile __u64 *)&handover.until < until - SECOND)
 		*(volatile __u64 *)&handover.until = until;
 }
 
@@ -217,7 +208,7 @@ static __always_inline void expect_cookies(__u64 now)
  * Turns a SYN's frame into an answer with a SYN cookie, if the kernel will complete the connection. Returns false, and
  * leaves the frame, if not.
  */
-__noinline int scrub_hand_over(struct xdp_md *ctx, struct scrub_packet *packet)
+__noinline int scrub_answer_by_cookie(struct xdp_md *ctx, struct scrub_packet *packet)
 {
 	__u32 words[TCP_WORDS + OPTION_WORDS], at, count;
 	__u64 now = now_ns(), epoch = now >> EPOCH_BITS, hash;
@@ -228,7 +219,7 @@ __noinline int scrub_hand_over(struct xdp_md *ctx, struct scrub_packet *packet)
 	if (!packet->handover || !(handover.settings & 1 << (packet->handover & 3)) || packet->tags > 1 ||
 	    !is_alive(SLUICE_SCRUB) || !is_local(packet) || !has_listener(ctx, packet))
 		return 0;
-	options = read_options(ctx, packet);
+	options = syn_options(ctx, packet);
 	if (!options || options->has_signature)
 		return 0;
 	at = mss_at(packet, options->mss);
@@ -239,7 +230,7 @@ __noinline int scrub_hand_over(struct xdp_md *ctx, struct scrub_packet *packet)
 	words[4] = words_check(words, count, packet) << 16;
 	if (!write_syncookie(ctx, packet, words, count))
 		return 0;
-	expect_cookies(now);
+	extend_cookie_deadline(now);
 	return 1;
 }
 

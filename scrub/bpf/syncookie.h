@@ -18,8 +18,8 @@
 #include "cookie.h"
 #include "tcp_options.h"
 
-#define COOKIE_BITS 0xfffffff0
-#define TIMESTAMP_BITS 0xffffffc0
+#define COOKIE_MASK 0xfffffff0
+#define TIMESTAMP_MASK 0xffffffc0
 #define TIMESTAMP_ECN 0x20
 #define TIMESTAMP_SACK 0x10
 #define NO_SCALE 15
@@ -29,27 +29,6 @@
 
 #define TCP_ECE 0x40
 #define TCP_ECN 0xc0		/* ECE and CWR */
-
-/* When the kernel gets the connections of clients that were challenged. */
-enum scrub_handover_mode {
-	SCRUB_HANDOVER_OFF,
-	SCRUB_HANDOVER_AUTO,	/* if no firewall may drop their first packet */
-	SCRUB_HANDOVER_ON,
-};
-
-/* Settings of this host, as src/program/handover.rs writes them: a bit for each mode that is possible, and these. */
-#define HANDOVER_TIMESTAMPS 0x08
-#define HANDOVER_SCALE 0x10
-#define HANDOVER_SACK 0x20
-#define HANDOVER_ECN 0x40
-#define HANDOVER_SCALE_SHIFT 8	/* of the server's window scale */
-
-/* Memory shared by the XDP program, the program at tc and user space. */
-struct scrub_handover {
-	__u64 until;		/* in ns: after, no cookie is valid */
-	__u64 settings;
-	__u64 connections;	/* that the kernel got */
-};
 
 /* The options of a TCP header. */
 struct tcp_options {
@@ -78,7 +57,7 @@ static __always_inline __u64 syncookie_hash(const struct scrub_packet *packet, _
 
 static __always_inline __u32 syncookie_number(__u64 hash, __u64 epoch, __u32 mss_at)
 {
-	return ((__u32)(hash >> 32) & COOKIE_BITS) | mss_at << 1 | (epoch & 1);
+	return ((__u32)(hash >> 32) & COOKIE_MASK) | mss_at << 1 | (epoch & 1);
 }
 
 /*
@@ -91,7 +70,7 @@ static __always_inline __u64 acknowledged_hash(const struct scrub_packet *packet
 	__u64 hash;
 
 	hash = syncookie_hash(packet, epoch - ((epoch ^ cookie) & 1), packet->seq - 1, key);
-	return ((__u32)(hash >> 32) ^ cookie) & COOKIE_BITS ? 0 : hash;
+	return ((__u32)(hash >> 32) ^ cookie) & COOKIE_MASK ? 0 : hash;
 }
 
 static __always_inline __u32 word_at(const __u8 *bytes)
@@ -141,6 +120,24 @@ static __always_inline void parse_options(struct tcp_options *options)
 		*(volatile __u32 *)&options->at = at + length;
 	}
 }
+
+/*
+ * Reads the options of a TCP header, `size` bytes at `at`, by a helper of the program's type. False if there are more than
+ * a header has. The verifier must see the comparisons of the register that is used.
+ */
+#define READ_OPTIONS(load, ctx, at, size, options) ({					\
+	__u32 bytes = (size);								\
+	int valid;									\
+											\
+	asm volatile("" : "+r"(bytes));							\
+	(options)->length = 0;								\
+	valid = !bytes || (bytes <= OPTIONS_MAX && !load(ctx, at, (options)->bytes, bytes)); \
+	if (valid) {									\
+		(options)->length = bytes;						\
+		parse_options(options);							\
+	}										\
+	valid;										\
+})
 
 /* Returns the socket that gets a packet; the caller releases it. */
 static __always_inline struct bpf_sock *socket_of(void *ctx, const struct scrub_packet *packet)

@@ -195,7 +195,7 @@ __noinline int scrub_answer(struct xdp_md *ctx, struct scrub_packet *packet)
 {
 	if (!packet)
 		return XDP_DROP;
-	if (scrub_hand_over(ctx, packet))
+	if (scrub_answer_by_cookie(ctx, packet))
 		return XDP_TX;
 	return write_answer(ctx, packet, frame_bytes(ctx), scrub_cookie(packet, now_ns() >> EPOCH_BITS)) ? XDP_TX :
 													 XDP_DROP;
