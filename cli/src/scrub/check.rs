@@ -17,7 +17,7 @@ pub struct CheckArgs {
     #[arg(value_name = "FILE")]
     policy: PathBuf,
 
-    /// As of `run`, for the memory that it needs
+    /// The `--limit-keys` of `run`, to compute its memory
     #[arg(long, value_name = "N", default_value_t = LIMIT_KEYS, value_parser = limit_keys)]
     limit_keys: u32,
 

@@ -57,12 +57,12 @@ enum Action {
     /// Check a policy
     #[command(override_usage = "sluice scrub check [OPTIONS] FILE")]
     Check(check::CheckArgs),
-    /// Show how a policy decides on a packet: each look-up, and the verdict
+    /// Show each step of a policy's decision on a packet
     Explain(Box<explain::ExplainArgs>),
-    /// Show what a policy drops of recorded attacks and of recorded peace
+    /// Show which packets of recorded attacks and of ordinary traffic a policy drops
     #[command(override_usage = "sluice scrub rehearse [OPTIONS] FILE CAPTURE… [--peace CAPTURE…]")]
     Rehearse(rehearse::RehearseArgs),
-    /// Show sampled packets of a running scrubber, and what decided on them
+    /// Show sampled packets of a running scrubber, and the cause of each verdict
     Samples(samples::SamplesArgs),
     /// Show a running scrubber's rates, on the full screen
     Top(top::TopArgs),
@@ -77,7 +77,7 @@ pub struct SocketArgs {
     #[arg(long, value_name = "SCRUBBER")]
     name: Option<String>,
 
-    /// Control socket [default: /run/sluice/scrub/NAME/control.sock]
+    /// Control socket [default: /run/sluice/scrub/SCRUBBER/control.sock]
     #[arg(long, value_name = "PATH", conflicts_with = "name")]
     control: Option<PathBuf>,
 }

@@ -44,7 +44,7 @@ pub struct RehearseArgs {
     #[arg(long, value_name = "CAPTURE", num_args = 1..)]
     peace: Vec<PathBuf>,
 
-    /// Fail if less than this percentage of the attack's packets is dropped
+    /// Fail if less than this percentage of the attack's packets is dropped or answered
     #[arg(long, value_name = "PERCENT", value_parser = percent, requires = "attack")]
     min_drop: Option<f64>,
 
@@ -56,7 +56,7 @@ pub struct RehearseArgs {
     #[arg(long)]
     oracle: bool,
 
-    /// Sources and destinations that the program's limits tell apart
+    /// The `--limit-keys` of `run`, for the program
     #[arg(long, value_name = "N", default_value_t = LIMIT_KEYS, value_parser = limit_keys)]
     limit_keys: u32,
 

@@ -18,7 +18,7 @@ use crate::units::show_duration;
 
 const ADD_EXAMPLES: &str = "\
 Examples:
-  sluice scrub rules add no-telnet --match 'tcp dst port 23' --action drop
+  sluice scrub rules add no-ssh --match 'tcp dst port 22' --action drop
   sluice scrub rules add '{ name = \"dns\", match = { sport = 53 }, limit = { packets = \"1kpps\" } }' --for 10m";
 
 /// An action on the rules.

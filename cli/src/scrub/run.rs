@@ -57,7 +57,8 @@ pub struct RunArgs {
     #[arg(long, conflicts_with_all = ["bridge", "duration"])]
     resident: bool,
 
-    /// Fate of packets if the command is killed: they pass (open), or are dropped until the next run or `sluice detach`
+    /// If the command is killed, packets pass (open), or the program drops all of them until the next run or
+    /// `sluice detach`
     #[arg(long, value_name = "open|closed", default_value = "open", value_parser = ["open", "closed"])]
     fail: String,
 
@@ -69,7 +70,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "native|skb", value_parser = ["native", "skb"])]
     mode: Option<String>,
 
-    /// Sources and destinations that limits tell apart; TCP sources that can be verified, and half of the known flows
+    /// Keys of limits, and verified sources; twice as many TCP flows are known
     #[arg(long, value_name = "N", default_value_t = LIMIT_KEYS, value_parser = limit_keys)]
     limit_keys: u32,
 
@@ -225,7 +226,8 @@ pub fn run(args: RunArgs) -> anyhow::Result<()> {
     let limit_keys = scrubber.limit_keys();
     if limit_keys != program::limit_keys(args.limit_keys) {
         notice::say(format_args!(
-            "the scrubber that was kept has {limit_keys} limit keys; to change their number, run `sluice scrub stop` first"
+            "the scrubber that was kept has {limit_keys} limit keys; to change their number, run `sluice scrub stop` \
+             first"
         ));
     }
     let is_host = options.is_host && !args.monitor;

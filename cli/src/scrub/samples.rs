@@ -26,12 +26,12 @@ const INTERVAL: Duration = Duration::from_millis(100);
 const DROPPED_RATE: NonZeroU32 = NonZeroU32::new(100).expect("not 0");
 
 const NOTES: &str = "\
-Each CPU's buffer and each client's hold some hundred packets; what did not fit is counted.
-A packet has at most 256 bytes.
+A CPU's buffer has 256 KiB, and a reader's buffer 4,096 packets; packets without room are counted.
+A sample has the first 256 bytes of its packet.
 
 Examples:
   sluice scrub samples                             one of 100 dropped packets, as lines
-  sluice scrub samples --dropped 1 --rule telnet
+  sluice scrub samples --dropped 1 --rule no-telnet
   sluice scrub samples --passed 1000 -w passed.pcapng
   sluice scrub samples -w - | tshark -r - -T fields -e frame.comment";
 

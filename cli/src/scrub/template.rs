@@ -8,7 +8,7 @@ use sluicegate_scrub::profiles;
 /// Options of `template`.
 #[derive(clap::Args)]
 pub struct TemplateArgs {
-    /// What the policy is for
+    /// Purpose of the policy
     #[arg(value_name = "web|server")]
     template: Template,
 }

@@ -22,7 +22,8 @@ const POLICY: &str = "\
     [protect.web]\nnetworks = ['198.18.0.0/15']\nprofile = 'web'\n\
     [profile.web]\namplification = { memcached = 'drop' }\n\
     [set.attackers]\naction = 'drop'\nnetworks = ['203.0.113.0/24']\n\
-    [[rule]]\nname = 'telnet'\nmatch = 'tcp dst port 23'\naction = 'continue'\n";
+    [set.friends]\naction = 'pass'\nnetworks = []\n\
+    [[rule]]\nname = 'no-telnet'\nmatch = 'tcp dst port 23'\naction = 'continue'\n";
 
 /// Makes the files in a folder.
 pub fn prepare(folder: &Path) {
