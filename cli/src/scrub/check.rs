@@ -30,9 +30,10 @@ pub struct CheckArgs {
 pub fn check(args: &CheckArgs) -> anyhow::Result<()> {
     let policy = read_policy(&args.policy)?;
     let memory = Memory::of(&build(&policy)?, args.limit_keys)?;
+    let protected: usize = policy.networks.iter().map(|it| it.networks.len()).sum();
     let networks: usize = policy.sets.iter().map(|set| set.networks.len()).sum();
     let parts = [
-        ("protected_networks", policy.networks.len(), "protected networks", "protected network"),
+        ("protected_networks", protected, "protected networks", "protected network"),
         ("sets", policy.sets.len(), "sets", "set"),
         ("networks", networks, "networks in sets", "network in sets"),
         ("rules", policy.rules.len(), "rules", "rule"),

@@ -14,7 +14,8 @@ fn keys(value: &Value) -> Vec<&str> {
 #[test]
 fn check_prints_an_object() {
     let rule = "[[rule]]\nname = 'a'\nmatch = { sport = 53 }\nlimit = { packets = '1kpps' }\n";
-    let scratch = Scratch::with_policy(&format!("{rule}{SETS}"));
+    let protect = "[protect.web]\nnetworks = ['198.18.0.0/24', '2001:db8:18::/64']\n";
+    let scratch = Scratch::with_policy(&format!("{rule}{protect}{SETS}"));
     let object = |more: &[&str]| -> Value {
         let policy = scratch.policy();
         let ended = run(&[&["scrub", "check", &policy, "--json"], more].concat());
@@ -26,7 +27,7 @@ fn check_prints_an_object() {
     assert!(tables > 0 && tables.is_multiple_of(64) && memory > 3 * tables);
     let expected = json!({
         "command": "scrub check", "policy": scratch.policy(), "tables_bytes": null, "memory_bytes": null,
-        "protected_networks": 0, "sets": 2, "networks": 3, "rules": 1, "limits": 1,
+        "protected_networks": 2, "sets": 2, "networks": 3, "rules": 1, "limits": 1,
     });
     assert_eq!(value, expected);
     let more = object(&["--limit-keys", "64M"])["memory_bytes"].as_u64().unwrap();
