@@ -40,7 +40,7 @@ struct sock {
 extern int bpf_sk_assign_tcp_reqsk(struct __sk_buff *s, struct sock *sk, struct bpf_tcp_req_attrs *attrs,
 				   int attrs__sz) __ksym;
 
-struct scrub_control control SEC(".data.scrub2");
+struct scrub_control control SEC(SCRUB_CONTROL);
 struct scrub_handover handover SEC(".data.handover");
 
 /* A packet, and connections that this CPU has just handed over. */

@@ -56,7 +56,7 @@ struct {
 } scrub_packet SEC(".maps");
 
 /* The number changes with the layout of any map, so that programs of different versions do not share them. */
-struct scrub_control control SEC(".data.scrub2");
+struct scrub_control control SEC(SCRUB_CONTROL);
 
 /* The last decision of scrub_rehearse. */
 __u64 rehearsed_counter SEC(".data.rehearse");

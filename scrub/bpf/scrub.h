@@ -126,6 +126,9 @@ struct scrub_control {
 	__u64 stages;		/* of how many interfaces; for user space */
 };
 
+/* The section of the one that all programs share; src/program/mod.rs has its name. */
+#define SCRUB_CONTROL ".data.scrub2"
+
 /* Leads a sampled frame. */
 struct scrub_sample {
 	__u64 time;		/* CLOCK_MONOTONIC, in ns */
