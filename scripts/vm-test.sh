@@ -133,7 +133,7 @@ END
             -machine q35 -accel tcg -cpu max -smp 2 -m 3G \
             -nographic -no-reboot -nic none \
             -kernel "$(cat "$runs/image-$1")" -initrd "$vm/kernel-$1/initramfs" \
-            -append "console=ttyS0 quiet panic=-1 vm_modules=${2%:*} vm_job=$run/job vm_run=$PWD/scripts/vm/guest.sh" \
+            -append "console=ttyS0 quiet panic=-1 no_timer_check vm_modules=${2%:*} vm_job=$run/job vm_run=$PWD/scripts/vm/guest.sh" \
             -virtfs local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap \
             $(devices "$2") </dev/null >"$run/raw" 2>&1 &
         guest=$!
