@@ -126,12 +126,14 @@ static __always_inline void parse_options(struct tcp_options *options)
  * a header has. The verifier must see the comparisons of the register that is used.
  */
 #define READ_OPTIONS(load, ctx, at, size, options) ({					\
-	__u32 bytes = (size);								\
-	int valid;									\
+	__u32 bytes = (size), last = bytes - 1;						\
+	int valid = !bytes;								\
 											\
-	asm volatile("" : "+r"(bytes));							\
+	/* The verifier of Linux 7.2 knows that last + 1 is not 0. */			\
+	asm volatile("" : "+r"(last));							\
 	(options)->length = 0;								\
-	valid = !bytes || (bytes <= OPTIONS_MAX && !load(ctx, at, (options)->bytes, bytes)); \
+	if (!valid && last < OPTIONS_MAX)						\
+		valid = !load(ctx, at, (options)->bytes, last + 1);			\
 	if (valid) {									\
 		(options)->length = bytes;						\
 		parse_options(options);							\
