@@ -21,6 +21,8 @@ use sluicegate_scrub::program;
 use sluicegate_scrub::scrubber::{Candidate, NamedCause, Options, Scrubber, StageName};
 use sluicegate_scrub::testing::{FrameSpec, Random, a2s_query};
 
+#[path = "traffic/devices.rs"]
+mod devices;
 #[path = "traffic/handover.rs"]
 mod handover;
 
@@ -149,8 +151,13 @@ fn client(is_v4: bool, number: u32) -> IpAddr {
     }
 }
 
+fn connect_all(lab: &Lab, server: &(TcpListener, SocketAddr), first: u32, connections: u32) {
+    connect_all_by(CLIENT_THREADS, lab, server, first, connections);
+}
+
 /// Makes connections from as many addresses of the left host, `first` on, and exchanges a byte over each.
-fn connect_all(
+fn connect_all_by(
+    client_threads: usize,
     lab: &Lab,
     (listener, address): &(TcpListener, SocketAddr),
     first: u32,
@@ -185,7 +192,7 @@ fn connect_all(
                 Ok(())
             };
             thread::scope(|scope| {
-                let threads: Vec<_> = (0..CLIENT_THREADS).map(|_| scope.spawn(clients)).collect();
+                let threads: Vec<_> = (0..client_threads).map(|_| scope.spawn(clients)).collect();
                 let results: Result<Vec<()>, String> =
                     threads.into_iter().map(|it| it.join().unwrap()).collect();
                 Ok(results.err())
