@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use nix::libc;
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
+use super::shared::SCRUB;
 use super::{RETRY_INTERVAL, Resident, privileged};
 use crate::error::{Error, Result};
 use crate::link::Interface;
@@ -40,8 +41,12 @@ impl Resident {
         self.pin(interface, false)
     }
 
-    /// Pins the program until [`unpin_of_scrub`](Self::unpin_of_scrub), unless [`keep`](Self::keep) pins it too.
-    pub(super) fn pin_for_scrub(&self, interface: &Interface) -> Result<()> {
+    /// Pins the program as [`keep`](Self::keep) does, for a scrubber that is kept, here or at an interface that sends by this
+    /// one: until [`unpin_of_scrub`](Self::unpin_of_scrub), unless [`keep`](Self::keep) pins it too.
+    ///
+    /// # Errors
+    /// As [`keep`](Self::keep).
+    pub fn pin_for_scrub(&self, interface: &Interface) -> Result<()> {
         self.pin(interface, true)
     }
 
@@ -66,15 +71,16 @@ impl Resident {
         }
         sweep();
         // The map of stages is pinned, too, because it is emptied when its last descriptor is closed. The
-        // link comes last: if its pin exists, the pins are complete.
+        // link comes last: if its pin exists, the pins are complete, and so is their mark.
         let objects = [("stages", self.stages.as_fd()), (LINK, self.link.as_fd())];
-        replace(&self.pins, &objects).map_err(failed)?;
-        if only_scrub { std::fs::create_dir(mark).map_err(failed) } else { Ok(()) }
+        replace(&self.pins, only_scrub.then_some(ONLY_SCRUB), &objects).map_err(failed)
     }
 
-    /// Removes the pins if only the scrub stage needs them. The program stays attached until its last user ends.
-    pub(super) fn unpin_of_scrub(&self) {
-        let is_marked = || self.pins.join(ONLY_SCRUB).exists();
+    /// Removes the pins if only a scrubber needed them, and none is kept at the scrub stage. The program stays attached until
+    /// its last user ends.
+    pub fn unpin_of_scrub(&self) {
+        let is_marked =
+            || self.pins.join(ONLY_SCRUB).exists() && !self.control.is_kept(SCRUB.start);
         if !is_marked() {
             return;
         }
@@ -242,14 +248,19 @@ pub(super) fn pins(interface: &Interface) -> Result<PathBuf> {
     Ok(Path::new(PINS).join(format!("{}-{}", netns, interface.index)))
 }
 
-/// Replaces the pins in a folder by `objects`. If that fails, the folder does not exist afterwards.
-fn replace(folder: &Path, objects: &[(&str, BorrowedFd<'_>)]) -> io::Result<()> {
+/// Replaces the pins in a folder by a folder as a mark, and `objects`. If that fails, the folder does not exist afterwards.
+fn replace(
+    folder: &Path,
+    mark: Option<&str>,
+    objects: &[(&str, BorrowedFd<'_>)],
+) -> io::Result<()> {
     // Old pins belong to an earlier interface with this index.
     clear(folder)?;
     std::fs::create_dir_all(folder)?;
     let pin =
         |(name, object): &(&str, BorrowedFd<'_>)| bpf::pin(*object, &path_text(&folder.join(name)));
-    let pinned = objects.iter().try_for_each(pin);
+    let marked = mark.map_or(Ok(()), |mark| std::fs::create_dir(folder.join(mark)));
+    let pinned = marked.and_then(|()| objects.iter().try_for_each(pin));
     if pinned.is_err() {
         // The first error is the one to report.
         let _ = clear(folder);
@@ -342,7 +353,7 @@ mod tests {
     fn pins_that_a_killed_process_did_not_complete_are_swept() {
         let Some(folder) = folder("killed") else { return };
         let map = bpf::create_socket_map(c"test", 1).unwrap();
-        replace(&folder, &[("stages", map.as_fd())]).unwrap();
+        replace(&folder, None, &[("stages", map.as_fd())]).unwrap();
         // A name with the format of pins, but of no existing namespace.
         let pins = Path::new(PINS).join(format!("0-{}", std::process::id()));
         std::fs::rename(&folder, &pins).unwrap();
@@ -366,11 +377,17 @@ mod tests {
         let map = bpf::create_socket_map(c"test", 1).unwrap();
         // A plain file cannot be pinned.
         let other = std::fs::File::open("/dev/null").unwrap();
-        let error = replace(&folder, &[("stages", map.as_fd()), (LINK, other.as_fd())]);
+        let error = replace(&folder, None, &[("stages", map.as_fd()), (LINK, other.as_fd())]);
         assert!(error.is_err());
         assert!(!folder.exists(), "the part that succeeded is removed");
-        replace(&folder, &[("stages", map.as_fd())]).unwrap();
-        replace(&folder, &[("stages", map.as_fd())]).expect("old pins are replaced");
+        // A mark that cannot be made: no pin may stay without it.
+        let error = replace(&folder, Some("no/mark"), &[("stages", map.as_fd())]);
+        assert!(error.is_err());
+        assert!(!folder.exists(), "nothing is pinned without its mark");
+        replace(&folder, Some(ONLY_SCRUB), &[("stages", map.as_fd())]).unwrap();
+        assert!(folder.join(ONLY_SCRUB).exists());
+        replace(&folder, None, &[("stages", map.as_fd())]).expect("old pins are replaced");
+        assert!(!folder.join(ONLY_SCRUB).exists(), "the mark, too");
         clear(&folder).unwrap();
         assert!(clear(&folder).is_ok(), "an absent folder counts as removed");
     }
