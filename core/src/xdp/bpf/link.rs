@@ -235,6 +235,15 @@ pub(crate) fn tcx_attach(
     create_link(program, interface, tcx_type(hook), 0)
 }
 
+/// Attaches a program as [`tcx_attach`] does, but before all others that are attached by now.
+pub(crate) fn tcx_attach_first(
+    program: BorrowedFd<'_>,
+    interface: u32,
+    hook: TcHook,
+) -> io::Result<OwnedFd> {
+    create_link(program, interface, tcx_type(hook), libbpf_sys::BPF_F_BEFORE)
+}
+
 /// Returns the interface of a tcx link; 0 after its program was detached or the interface removed.
 pub(crate) fn tcx_interface(link: BorrowedFd<'_>) -> io::Result<u32> {
     let info = link_info(link)?;

@@ -20,7 +20,7 @@ pub(crate) use emit::{ShortCopy, write_add, write_lookup, write_short_copy};
 pub use link::Mode;
 pub(crate) use link::{
     AttachFailure, Attachment, TcxProgram, attach, attach_permanently, attached, attachment,
-    detach, link, link_of, tcx_attach, tcx_interface, tcx_programs,
+    detach, link, link_of, tcx_attach, tcx_attach_first, tcx_interface, tcx_programs,
 };
 pub use map::SharedCounters;
 pub(crate) use map::{

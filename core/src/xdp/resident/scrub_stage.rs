@@ -143,11 +143,12 @@ impl ScrubStage {
     }
 }
 
-/// Attaches a program for tc behind the stage: it runs on the packets that an interface of this thread's network
-/// namespace passes to the host, until the last descriptor of the returned link is closed. Needs Linux 6.6.
+/// Attaches a program for tc behind the stage, before all others there: it runs on the packets that an interface of this
+/// thread's network namespace passes to the host, until the last descriptor of the returned link is closed. Needs Linux
+/// 6.6.
 ///
 /// # Errors
 /// `EINVAL`: the kernel has no tcx. Or it refused.
 pub fn attach_ingress(program: BorrowedFd<'_>, interface: &Interface) -> io::Result<OwnedFd> {
-    bpf::tcx_attach(program, interface.index, TcHook::Ingress)
+    bpf::tcx_attach_first(program, interface.index, TcHook::Ingress)
 }
