@@ -6,12 +6,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use etherparse::{Ipv4Header, NetSlice, SlicedPacket, TransportSlice};
-use sluicegate::error::ErrorKind;
+use sluicegate::error::{ErrorKind, Result};
 use sluicegate::link::{self, Interface, Lab, Mac, Shape, netns};
 use sluicegate::port::{Directions, OpenOptions, Port};
 use sluicegate::ring::{Meta, Packet, Wait};
 use sluicegate::xdp::Mode;
-use sluicegate::xdp::resident::ModeRequest;
+use sluicegate::xdp::resident::{ModeRequest, Resident};
 use sluicegate_scrub::cause::{Cause, Decision};
 use sluicegate_scrub::policy::{Policy, Verdict};
 use sluicegate_scrub::program::{self, Gre, NextHop, Program, ReturnPath};
@@ -428,8 +428,8 @@ fn interface(lab: &Lab, host: &str, name: &str) -> Interface {
     link::interface(Some(&lab.netns(host)), name).unwrap()
 }
 
-/// Starts a scrubber on the middle host.
-fn scrub(lab: &Lab, mode: Mode, monitor: bool, gre: Gre) -> Scrubber {
+/// Returns options of a scrubber on the middle host that returns by middle1.
+fn options(lab: &Lab, attach: Mode, mode: program::Mode, gre: Gre) -> Options {
     let path = ReturnPath {
         interface: interface(lab, "middle", "middle1"),
         vlan: None,
@@ -441,19 +441,27 @@ fn scrub(lab: &Lab, mode: Mode, monitor: bool, gre: Gre) -> Scrubber {
             mss: Some(1436),
         },
     };
-    let options = Options {
-        attach: ModeRequest::Only(mode),
+    Options {
+        attach: ModeRequest::Only(attach),
         limit_keys: 1 << 10,
-        mode: program::Mode { monitor, ..program::Mode::default() },
+        mode,
         return_path: Some(path),
         ..Options::default()
-    };
-    let middle0 = interface(lab, "middle", "middle0");
+    }
+}
+
+/// Starts a scrubber on interfaces of the middle host.
+fn start(lab: &Lab, names: &[&str], options: &Options) -> Result<Scrubber> {
+    let interfaces: Vec<_> = names.iter().map(|name| interface(lab, "middle", name)).collect();
     netns::run_in(Some(&lab.netns("middle")), || {
         let candidate = Candidate::build(Policy::parse(PROTECTED).unwrap())?;
-        Scrubber::start(&[middle0], candidate, &options, None)
+        Scrubber::start(&interfaces, candidate, options, None)
     })
-    .unwrap()
+}
+
+fn scrub(lab: &Lab, attach: Mode, monitor: bool, gre: Gre) -> Scrubber {
+    let mode = program::Mode { monitor, ..program::Mode::default() };
+    start(lab, &["middle0"], &options(lab, attach, mode, gre)).unwrap()
 }
 
 fn open(lab: &Lab, host: &str, port: &str, usage: Directions) -> Port {

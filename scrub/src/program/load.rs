@@ -22,8 +22,8 @@ const HAS_FRAGS: u32 = 1 << 5;
 
 /// Bytes of a map's name in the kernel.
 const NAME_BYTES: usize = 15;
-/// Parts of the names of maps that a stage's program does not use, or has of its own.
-const IS_OWN: [&str; 3] = ["rodata", ".data.rehearse", ".data.return"];
+/// Parts of the names of maps that a stage's program does not use, or has of its own, as those of its interface's chain.
+const IS_OWN: [&str; 4] = ["rodata", ".data.rehearse", ".data.return", "sluice_"];
 /// The map of `struct scrub_return`.
 const RETURN_PATH: &str = ".rodata.return";
 
@@ -86,19 +86,18 @@ pub(super) fn kept_maps(kept: &[&KeptProgram]) -> Result<Option<Object>> {
             continue;
         }
         let short = &name[..name.len().min(NAME_BYTES)];
-        let of_stage = |it: &&KeptProgram| it.maps.iter().position(|(name, _)| name == short);
-        let mut ids = Vec::new();
+        let mut maps = Vec::new();
         for program in kept {
-            let Some(at) = of_stage(program) else { return Ok(None) };
-            let info = MapInfo::new(program.maps[at].1.as_fd());
-            ids.push(info.map_err(|error| failed("take over", error))?.info.id);
+            let Some((_, map)) = program.maps.iter().find(|(name, _)| name == short) else {
+                return Ok(None);
+            };
+            let info = MapInfo::new(map.as_fd()).map_err(|error| failed("take over", error))?;
+            maps.push((info.info.id, map));
         }
-        if ids.iter().any(|it| *it != ids[0]) {
+        let (id, map) = maps[0];
+        if maps.iter().any(|it| it.0 != id) {
             return Ok(None);
         }
-        let Some((_, map)) = kept[0].maps.iter().find(|(name, _)| name == short) else {
-            return Ok(None);
-        };
         each.reuse_fd(map.as_fd()).map_err(|error| failed("take over", error))?;
     }
     load(open, |_| Ok(())).map(Some)

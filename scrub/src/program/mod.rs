@@ -194,8 +194,8 @@ impl Program {
         let cpus = possible_cpus()?;
         let Some(object) = load::kept_maps(kept)? else {
             return Err(Error::Usage(
-                "another version of sluice keeps its scrubber there, or other scrubbers than one: `sluice detach` of \
-                 the interfaces removes them"
+                "these interfaces have the scrubber of another version of sluice, or a scrubber each: name one interface, \
+                 or remove the scrubber of each by `sluice detach IFACE`"
                     .into(),
             ));
         };

@@ -41,8 +41,6 @@ impl Resident {
 /// A program that an earlier owner of the scrub stage kept there.
 #[derive(Debug)]
 pub struct KeptProgram {
-    /// The program.
-    pub program: OwnedFd,
     /// Its maps, by the first 15 bytes of their names.
     pub maps: Vec<(String, OwnedFd)>,
 }
@@ -123,7 +121,7 @@ impl ScrubStage {
             let program = bpf::program(u32::from_ne_bytes(id))?;
             let maps = bpf::maps_of(program.as_fd())?;
             let maps = maps.into_iter().map(|map| (map.name, map.fd)).collect();
-            Ok(Some(KeptProgram { program, maps }))
+            Ok(Some(KeptProgram { maps }))
         };
         find().map_err(|error| resident.failed("take over the scrubber of", error))
     }
