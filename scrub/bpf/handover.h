@@ -57,7 +57,7 @@ static __always_inline int is_local(const struct scrub_packet *packet)
 	return bpf_map_lookup_elem(&scrub_local, &address) != 0;
 }
 
-/* Returns true if a listener waits for a SYN. An MPTCP listener cannot complete connections of cookies. */
+/* Returns true if a listener waits for a SYN. An MPTCP listener cannot complete cookie connections. */
 static __always_inline int has_listener(struct xdp_md *ctx, const struct scrub_packet *packet)
 {
 	struct bpf_sock *socket = socket_of(ctx, packet);
@@ -234,14 +234,32 @@ __noinline int scrub_answer_by_cookie(struct xdp_md *ctx, struct scrub_packet *p
 	return 1;
 }
 
-/* Returns true if a packet acknowledges a SYN cookie. */
-__noinline int scrub_acknowledges_cookie(struct scrub_packet *packet)
+/* What a packet has of a SYN cookie. */
+enum scrub_acknowledged {
+	SCRUB_ACKNOWLEDGED_NOTHING,
+	SCRUB_ACKNOWLEDGED_NUMBER,
+	SCRUB_ACKNOWLEDGED_TIMESTAMP,	/* and the number */
+};
+
+/*
+ * Returns what a packet acknowledges of a SYN cookie. Clients put the echoed timestamp at the end of their header
+ * (RFC 7323, A), which is not parsed: the bits prove the same elsewhere.
+ */
+__noinline int scrub_acknowledged_cookie(struct xdp_md *ctx, struct scrub_packet *packet)
 {
-	__u64 now = now_ns();
+	void *start = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__u64 now = now_ns(), hash;
+	__be32 *echoed;
 
 	if (!packet || *(volatile __u64 *)&handover.until <= now)
-		return 0;
-	return acknowledged_hash(packet, now >> EPOCH_BITS, control.cookie_key) != 0;
+		return SCRUB_ACKNOWLEDGED_NOTHING;
+	hash = acknowledged_hash(packet, now >> EPOCH_BITS, control.cookie_key);
+	if (!hash)
+		return SCRUB_ACKNOWLEDGED_NOTHING;
+	echoed = start + ((packet->payload - sizeof(*echoed)) & PAYLOAD_MASK);
+	if ((void *)(echoed + 1) > end || (bpf_ntohl(*echoed) ^ (__u32)hash) & TIMESTAMP_MASK)
+		return SCRUB_ACKNOWLEDGED_NUMBER;
+	return SCRUB_ACKNOWLEDGED_TIMESTAMP;
 }
 
 #endif

@@ -97,7 +97,7 @@ static __always_inline int decide_by_profile(struct decision *it, __u32 number)
 		return XDP_DROP;
 	}
 	if (it->packet->transport == IPPROTO_TCP && (profile->tcp.challenge || profile->tcp.state)) {
-		__u32 cause = scrub_decide_tcp(it->packet, it->generation, first);
+		__u32 cause = scrub_decide_tcp(it->ctx, it->packet, it->generation, first);
 
 		if (cause) {
 			it->counter = cause;

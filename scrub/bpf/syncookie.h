@@ -4,13 +4,14 @@
  * nothing until the client has answered.
  *
  *	SYN -> XDP: SYN-ACK with a cookie, as handover.h describes
- *	ACK -> XDP: valid cookie? -> the source is verified -> tc: the listener gets the connection (handover.bpf.c)
+ *	ACK -> XDP: valid cookie? -> the flow is known -> tc: the listener gets the connection (handover.bpf.c)
  *
  *	sequence number	| hash: 28 bits | MSS: 3 | epoch: 1 |
  *	timestamp	| hash: 26 bits | ECN: 1 | SACK: 1 | window scale: 4, 15 without |
  *
  * The hash is of addresses, ports, the client's sequence number and the epoch. Without timestamps, a connection has no
- * options but the MSS.
+ * options but the MSS. The 28 bits of the sequence number alone are guessed within seconds at millions of packets a
+ * second: only with the 26 bits of the timestamp, an acknowledgement verifies its source.
  */
 #ifndef SCRUB_SYNCOOKIE_H
 #define SCRUB_SYNCOOKIE_H

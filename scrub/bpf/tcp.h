@@ -4,6 +4,7 @@
  *
  *	SYN -> verified source? -> level of the destination -> pass | drop the first one | answer with a cookie
  *	RST -> cookie? -> the source is verified
+ *	ACK -> SYN cookie? -> the flow is known; the cookie's timestamp, too? -> the source is verified
  *
  * Verified sources and flows are in slots (slots.h). In full lines a new entry takes the place of a weak one, as forged
  * packets can make, or of the one that ends first. Meters have no tags: destinations that share one are measured

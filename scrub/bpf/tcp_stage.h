@@ -151,10 +151,10 @@ static __always_inline __u32 decide_syn(struct scrub_packet *packet, const struc
 }
 
 /* Decides on a TCP packet. Returns the cause if it does not go on; 0 if it does. */
-__noinline __u32 scrub_decide_tcp(struct scrub_packet *packet, __u32 generation, __u32 profile)
+__noinline __u32 scrub_decide_tcp(struct xdp_md *ctx, struct scrub_packet *packet, __u32 generation, __u32 profile)
 {
 	struct scrub_tcp *tcp = tcp_of(generation, profile);
-	__u32 cause, flow;
+	__u32 cause, flow, acknowledged;
 
 	if (!packet || !tcp)
 		return 0;
@@ -170,9 +170,12 @@ __noinline __u32 scrub_decide_tcp(struct scrub_packet *packet, __u32 generation,
 		scrub_verify(packet, tcp->verified_for, 0);
 		return SCRUB_COUNT_CHALLENGE_ANSWERED;
 	}
-	if ((packet->tcp_flags & (TCP_RST | SYN_ACK)) == TCP_ACK && tcp->challenge != SCRUB_CHALLENGE_OFF &&
-	    scrub_acknowledges_cookie(packet)) {
-		scrub_verify(packet, tcp->verified_for, 0);
+	acknowledged = SCRUB_ACKNOWLEDGED_NOTHING;
+	if ((packet->tcp_flags & (TCP_RST | SYN_ACK)) == TCP_ACK && tcp->challenge != SCRUB_CHALLENGE_OFF)
+		acknowledged = scrub_acknowledged_cookie(ctx, packet);
+	if (acknowledged) {
+		if (acknowledged == SCRUB_ACKNOWLEDGED_TIMESTAMP)
+			scrub_verify(packet, tcp->verified_for, 0);
 		if (tcp->state && scrub_find_flow(packet) != SCRUB_FLOW_KNOWN)
 			scrub_learn_flow(packet, 1);
 		return 0;
@@ -190,7 +193,10 @@ __noinline __u32 scrub_decide_tcp(struct scrub_packet *packet, __u32 generation,
 	return 0;
 }
 
-/* Turns a SYN's frame into the answer. Returns XDP_DROP if it cannot be sent. */
+/*
+ * Turns a SYN's frame into the answer. Returns XDP_DROP if it cannot be sent: the policy has counted it as answered, the
+ * stage's counters have the drop.
+ */
 __noinline int scrub_answer(struct xdp_md *ctx, struct scrub_packet *packet)
 {
 	if (!packet)

@@ -79,7 +79,16 @@ impl Pair {
     fn acknowledgement(&self, syn: &FrameSpec) -> FrameSpec {
         let cookie = self.oracle.syn_cookie(&syn.build(), self.now).unwrap();
         let (seq, ack) = (syn.seq.wrapping_add(1), cookie.wrapping_add(1));
-        FrameSpec { tcp_flags: ACK, seq, ack, payload: Vec::new(), ..syn.clone() }
+        let tsecr = self.oracle.syn_timestamp(&syn.build(), self.now);
+        FrameSpec {
+            tcp_flags: ACK,
+            seq,
+            ack,
+            tcp_options: 12,
+            tsecr,
+            payload: Vec::new(),
+            ..syn.clone()
+        }
     }
 
     /// Decides on the RST of a client that was challenged, whose SYN this was.
@@ -285,7 +294,7 @@ fn answers_to_all_kinds_of_syns_are_valid() {
 }
 
 #[test]
-fn the_acknowledgement_of_a_syn_cookie_verifies_its_source() {
+fn the_acknowledgement_of_a_syn_cookie_and_its_timestamp_verifies_the_source() {
     if !root::is_root() {
         return;
     }
@@ -311,6 +320,16 @@ fn the_acknowledgement_of_a_syn_cookie_verifies_its_source() {
         assert_eq!(pair.decide(&first), Cause::Challenge);
         // The MSS is not hashed.
         let answer = FrameSpec { ack: answer.ack + 6, ..answer };
+        for without in [
+            FrameSpec { tcp_options: 0, tsecr: None, ..answer.clone() },
+            FrameSpec { tsecr: answer.tsecr.map(|it| it ^ 1 << 6), ..answer.clone() },
+            FrameSpec { tsecr: answer.tsecr.map(|it| it ^ 1 << 31), ..answer.clone() },
+        ] {
+            assert_eq!(pair.decide(&without), Cause::Default, "{without:?}");
+            assert_eq!(pair.decide(&first), Cause::Challenge, "the number proves too little");
+        }
+        // Options are not hashed.
+        let answer = FrameSpec { tsecr: answer.tsecr.map(|it| it | 63), ..answer };
         assert_eq!(pair.decide(&answer), Cause::Default);
         assert_eq!(pair.decide(&first), Cause::Default, "the source is verified");
         let next = FrameSpec { ack: answer.ack + 1000, ..answer };

@@ -72,8 +72,16 @@ struct LimitNumbers {
 #[derive(Clone, Copy)]
 struct Arrival<'a> {
     packet: &'a Packet<'a>,
-    frame_bytes: usize,
+    frame: &'a [u8],
     now_ns: u64,
+}
+
+impl Arrival<'_> {
+    /// Returns the last four bytes before the payload: of TCP with timestamps, the one that the client echoes.
+    fn end_of_headers(&self) -> u32 {
+        let at = self.packet.payload.as_ptr().addr() - self.frame.as_ptr().addr();
+        self.frame[..at].last_chunk().map_or(0, |it| u32::from_be_bytes(*it))
+    }
 }
 
 impl Oracle {
@@ -142,7 +150,18 @@ impl Oracle {
     pub fn syn_cookie(&self, frame: &[u8], now_ns: u64) -> Option<u32> {
         match parse(frame) {
             Parsed::Packet(packet) if packet.transport == Transport::Tcp => {
-                Some(self.tcp.syn_cookie(&packet, packet.seq, now_ns >> tcp::EPOCH_BITS))
+                Some(self.tcp.syn_cookie(&packet, packet.seq, now_ns >> tcp::EPOCH_BITS).number)
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the timestamp in an answer to a SYN that is handed over, without the options that it encodes. None if the
+    /// frame is no TCP packet.
+    pub fn syn_timestamp(&self, frame: &[u8], now_ns: u64) -> Option<u32> {
+        match parse(frame) {
+            Parsed::Packet(packet) if packet.transport == Transport::Tcp => {
+                Some(self.tcp.syn_cookie(&packet, packet.seq, now_ns >> tcp::EPOCH_BITS).timestamp)
             }
             _ => None,
         }
@@ -227,7 +246,7 @@ impl Oracle {
             src_sets: self.memberships(packet.src),
             dst_sets: self.memberships(packet.dst),
         };
-        let arrival = Arrival { packet: &packet, frame_bytes: frame.len(), now_ns };
+        let arrival = Arrival { packet: &packet, frame, now_ns };
         let mut first_passed = false;
         let decision = self
             .decide_by_first_fragment(arrival, &mut first_passed, trace)
@@ -460,7 +479,7 @@ impl Oracle {
         if arrival.packet.transport != Transport::Tcp || !profile.tcp.is_on() {
             return None;
         }
-        let cause = self.tcp.decide(arrival.packet, &profile.tcp, arrival.now_ns);
+        let cause = self.tcp.decide(arrival, &profile.tcp);
         let verdict =
             cause.map(|it| if it == Cause::Challenge { Verdict::Answer } else { Verdict::Drop });
         let name = || format!("profile \"{}\"", profile.name);
@@ -518,7 +537,7 @@ fn charge(
     (stage, trace): (Stage, &mut Trace),
 ) -> Option<Decision> {
     for (number, limiter) in (first..).zip(limiters) {
-        let accepted = limiter.charge(arrival.packet, arrival.frame_bytes, arrival.now_ns);
+        let accepted = limiter.charge(arrival.packet, arrival.frame.len(), arrival.now_ns);
         trace.add(
             stage,
             || format!("limit {number}: {}", limiter.text(arrival.packet)),

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use super::Arrival;
 use super::network_map::network_of;
 use crate::cause::Cause;
 use crate::packet::Packet;
@@ -16,6 +17,8 @@ const ACK: u8 = 0x10;
 const SECOND: u64 = 1_000_000_000;
 /// The key of cookies changes with the epoch.
 pub(super) const EPOCH_BITS: u32 = 36;
+/// Bits of a cookie's timestamp that encode options.
+const TIMESTAMP_BITS: u32 = 6;
 /// Verification by a retransmission.
 const MAX_WEAK: Duration = Duration::from_secs(60);
 const MIN_RETRANSMIT_MS: u64 = 700;
@@ -43,6 +46,13 @@ pub(super) struct TcpState {
     pub(super) learn_until: u64,
     /// Before, SYN cookies come back.
     pub(super) cookies_until: u64,
+}
+
+/// The numbers in an answer to a SYN that is handed over.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SynCookie {
+    pub(super) number: u32,
+    pub(super) timestamp: u32,
 }
 
 /// A verified source.
@@ -111,12 +121,8 @@ impl TcpState {
     }
 
     /// Returns why a TCP packet does not go on.
-    pub(super) fn decide(
-        &mut self,
-        packet: &Packet<'_>,
-        tcp: &TcpProtection,
-        now_ns: u64,
-    ) -> Option<Cause> {
+    pub(super) fn decide(&mut self, arrival: Arrival<'_>, tcp: &TcpProtection) -> Option<Cause> {
+        let Arrival { packet, now_ns, .. } = arrival;
         if packet.tcp_flags & (SYN | ACK) == SYN {
             let cause = self.decide_syn(packet, tcp, now_ns);
             if cause.is_none() && tcp.state && self.find_flow(packet, now_ns) != Some(true) {
@@ -133,9 +139,12 @@ impl TcpState {
         }
         if packet.tcp_flags & (SYN | RST | ACK) == ACK
             && tcp.challenge != Challenge::Off
-            && self.acknowledges_cookie(packet, now_ns)
+            && let Some(cookie) = self.acknowledged_cookie(packet, now_ns)
         {
-            self.verify(packet, tcp.verified_for, false, now_ns);
+            // 28 bits alone are guessed within seconds.
+            if cookie.timestamp >> TIMESTAMP_BITS == arrival.end_of_headers() >> TIMESTAMP_BITS {
+                self.verify(packet, tcp.verified_for, false, now_ns);
+            }
             if tcp.state && self.find_flow(packet, now_ns) != Some(true) {
                 self.learn(packet, now_ns, now_ns);
             }
@@ -238,21 +247,24 @@ impl TcpState {
         [epoch, epoch.wrapping_sub(1)].map(|it| self.hash(packet, it, None) as u32)
     }
 
-    /// Reports whether a packet acknowledges the SYN cookie of this epoch or the last one.
-    fn acknowledges_cookie(&self, packet: &Packet<'_>, now_ns: u64) -> bool {
-        let (number, cookie) = (packet.seq.wrapping_sub(1), packet.ack.wrapping_sub(1));
-        let is_right = |epoch| {
-            let right = self.syn_cookie(packet, number, epoch);
-            right >> 4 == cookie >> 4 && right & 1 == cookie & 1
-        };
+    /// Returns the SYN cookie of this epoch or the last one that a packet acknowledges.
+    fn acknowledged_cookie(&self, packet: &Packet<'_>, now_ns: u64) -> Option<SynCookie> {
+        let (number, found) = (packet.seq.wrapping_sub(1), packet.ack.wrapping_sub(1));
+        let is_right = |it: &SynCookie| it.number >> 4 == found >> 4 && it.number & 1 == found & 1;
         let epoch = now_ns >> EPOCH_BITS;
-        now_ns < self.cookies_until && (is_right(epoch) || is_right(epoch.wrapping_sub(1)))
+        let mut cookies = [epoch, epoch.wrapping_sub(1)]
+            .into_iter()
+            .map(|epoch| self.syn_cookie(packet, number, epoch));
+        cookies.find(|it| now_ns < self.cookies_until && is_right(it))
     }
 
-    /// Returns the SYN cookie for a client that began with a number, of the smallest MSS.
-    pub(super) fn syn_cookie(&self, packet: &Packet<'_>, number: u32, epoch: u64) -> u32 {
+    /// Returns the SYN cookie for a client that began with a number, of the smallest MSS and no options.
+    pub(super) fn syn_cookie(&self, packet: &Packet<'_>, number: u32, epoch: u64) -> SynCookie {
         let hash = self.hash(packet, epoch as u32, Some(number));
-        (hash >> 32) as u32 & !15 | (epoch & 1) as u32
+        SynCookie {
+            number: (hash >> 32) as u32 & !15 | (epoch & 1) as u32,
+            timestamp: hash as u32 >> TIMESTAMP_BITS << TIMESTAMP_BITS,
+        }
     }
 
     /// Returns the number that the answer to a SYN acknowledges: a cookie before its sequence number.

@@ -41,6 +41,8 @@ pub struct FrameSpec {
     pub tcp_flags: u8,
     /// Bytes of TCP options: a multiple of 4, at most 40.
     pub tcp_options: usize,
+    /// The timestamp at the end of the options, if there are some.
+    pub tsecr: Option<u32>,
     /// The type of ICMP or ICMPv6.
     pub icmp_type: u8,
     /// The code of ICMP or ICMPv6.
@@ -90,6 +92,7 @@ impl Default for FrameSpec {
             ack: 2,
             tcp_flags: 0x10,
             tcp_options: 0,
+            tsecr: None,
             icmp_type: 8,
             icmp_code: 0,
             payload: Vec::new(),
@@ -228,6 +231,9 @@ impl FrameSpec {
                 bytes.extend([(length as u8 / 4) << 4, self.tcp_flags]);
                 bytes.extend([0xff, 0xff, 0, 0, 0, 0]);
                 bytes.resize(length, 1);
+                if let (Some(tsecr), Some(end)) = (self.tsecr, bytes[20..].last_chunk_mut()) {
+                    *end = tsecr.to_be_bytes();
+                }
             }
             protocol::UDP => {
                 bytes.extend(self.sport.to_be_bytes());
