@@ -167,7 +167,10 @@ static __always_inline int assign_request(struct __sk_buff *skb, struct scratch 
 {
 	struct bpf_tcp_req_attrs attributes = {};
 
-	/* As without a cookie: the client sends again. */
+	/*
+	 * The listener has no room for the connection. A client that speaks first sends its data again, and gets the
+	 * connection then. A client of a server that speaks first waits until its own timeout.
+	 */
 	if (listener->sk_ack_backlog > listener->sk_max_ack_backlog)
 		return TC_DROP;
 	if (!fill_attributes(&attributes, &scratch->packet, &scratch->options, hash) ||

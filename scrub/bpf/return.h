@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
  * The return path: a packet to a protected network leaves by an interface, in GRE or with a VLAN tag. Its old
- * Ethernet header, tags, tunnel and padding do not leave.
+ * Ethernet header, tags and tunnel do not leave. Padding stays behind the packet: one that exceeds the MTU with it is
+ * counted as passed, but the kernel drops the frame.
  *
  *	Ethernet, tags, tunnel, packet -> Ethernet, VLAN tag, IPv4, GRE, packet
  *	                                            `-- return_path --'
@@ -131,7 +132,10 @@ static __always_inline int write_return(struct xdp_md *ctx, const struct scrub_p
 	return !return_path.tunnel || write_tunnel(packet, tos, (void *)ethernet + link, end);
 }
 
-/* Sends a packet to its network. Returns what happens to its frame. */
+/*
+ * Sends a packet to its network. Returns the verdict on its frame: XDP_ABORTED if the driver has too little room for the
+ * headers. The policy has counted the packet as passed; the stage's counters have the drop.
+ */
 __noinline int scrub_return(struct xdp_md *ctx, struct scrub_packet *packet)
 {
 	__u32 mss = *(volatile __u64 *)&next_hop.mss;
