@@ -202,7 +202,7 @@ impl Rehearsal {
             program.set_time(now_ns);
             let by_program = program.rehearse(frame)?;
             if by_program != decision {
-                return Err(self.difference(frame, now_ns, by_program));
+                return Err(self.difference(frame, now_ns, by_program, decision));
             }
         }
         let source = self.oracle.source_inside(frame).or_else(|| source(frame));
@@ -213,8 +213,14 @@ impl Rehearsal {
         Ok(())
     }
 
-    fn difference(&mut self, frame: &[u8], now_ns: u64, by_program: Decision) -> RehearsalError {
-        let oracle = self.oracle.explain_last(frame, now_ns);
+    fn difference(
+        &mut self,
+        frame: &[u8],
+        now_ns: u64,
+        by_program: Decision,
+        by_oracle: Decision,
+    ) -> RehearsalError {
+        let oracle = self.oracle.explain_last(frame, now_ns, by_oracle);
         let is_limit = |it: Decision| matches!(it.cause, Cause::Limit(_));
         let program = cause_text(&self.policy, by_program.cause);
         RehearsalError::Difference(Box::new(Difference {
@@ -324,7 +330,9 @@ mod tests {
     use super::*;
     use crate::packet::parse;
     use crate::policy::{Limit, LimitKey, Profile, Rate};
-    use crate::testing::{FrameGenerator, FrameSpec, Random, TunnelSpec, random_policy};
+    use crate::testing::{
+        Fragment, FrameGenerator, FrameSpec, Random, TunnelSpec, random_policy,
+    };
 
     /// A policy that passes one packet a second.
     fn one_packet() -> Policy {
@@ -445,6 +453,26 @@ mod tests {
             "{error}"
         );
         assert_eq!(rehearsal.all().packets(), 1);
+    }
+
+    #[test]
+    fn a_difference_has_the_decision_on_a_fragment_that_comes_once() {
+        let mut rehearsal = match Rehearsal::by_program(&Policy::default(), 64) {
+            Err(error @ Error::Privilege { .. }) => {
+                println!("skipped: {error}");
+                return;
+            }
+            made => made.unwrap(),
+        };
+        rehearsal.oracle = Oracle::new(&one_packet());
+        let fragment = |offset, more| {
+            let fragment = Some(Fragment { offset, more });
+            FrameSpec { fragment, ..FrameSpec::udp(9, 9, &[0; 32]) }.build()
+        };
+        rehearsal.decide(&fragment(0, true), 5).unwrap();
+        let error = rehearsal.decide(&fragment(5, false), 6).unwrap_err().to_string();
+        assert!(error.contains("\noracle: drop: limit 0 exceeded\n"), "{error}");
+        assert!(!error.contains("overlaps"), "{error}");
     }
 
     #[test]

@@ -200,10 +200,21 @@ impl Oracle {
         Explanation { decision, cause, steps: trace.into_steps() }
     }
 
-    /// Explains the last frame again, at the same time. It is charged once.
-    pub(crate) fn explain_last(&mut self, frame: &[u8], now_ns: u64) -> Explanation {
+    /// Explains the last decision, on this frame at the same time. Limits are charged once. Without steps if the state that the
+    /// frame has left leads to another decision, as of a fragment that would come twice.
+    pub(crate) fn explain_last(
+        &mut self,
+        frame: &[u8],
+        now_ns: u64,
+        decision: Decision,
+    ) -> Explanation {
         self.charged.iter().for_each(|number| self.limiters[*number].take_back());
-        self.explain(frame, now_ns)
+        let again = self.explain(frame, now_ns);
+        if again.decision == decision {
+            return again;
+        }
+        let cause = cause_text(&self.policy, decision.cause);
+        Explanation { decision, cause, steps: Vec::new() }
     }
 
     fn run(&mut self, frame: &[u8], now_ns: u64, trace: &mut Trace) -> Decision {

@@ -16,7 +16,7 @@ const DNS_HEADER: usize = 12;
 const MAX_NAME: usize = 255;
 const MAX_LABEL: u8 = 63;
 
-/// The result of a challenge for a packet.
+/// The effect of a challenge on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
     /// It is no query that can be answered: it goes on.
