@@ -20,7 +20,8 @@ pub struct Memory {
     pub tables: u64,
     /// Limits, verified sources, flows and counters.
     pub state: u64,
-    /// Limits, sources, flows and counters of the program that compares new tables with the oracle, during a change.
+    /// Limits, verified sources, flows and counters of the program that compares new tables with the oracle, during a
+    /// change.
     pub check: u64,
 }
 
@@ -65,20 +66,30 @@ fn available() -> Option<u64> {
     let memory = read_to_string("/proc/meminfo").ok()?;
     let line = memory.lines().find_map(|it| it.strip_prefix("MemAvailable:"))?;
     let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
-    Some(group_limits().into_iter().fold(kib << 10, u64::min))
+    Some(available_in_groups().into_iter().fold(kib << 10, u64::min))
 }
 
-/// Returns the limits of this process's control group, and of those above it.
-fn group_limits() -> Vec<u64> {
+/// Returns the available bytes of this process's control group, and of those above it, if they have a limit.
+fn available_in_groups() -> Vec<u64> {
     let groups = read_to_string("/proc/self/cgroup").unwrap_or_default();
     let Some(group) = groups.lines().find_map(|it| it.strip_prefix("0::/")) else {
         return Vec::new();
     };
     let folder = Path::new(GROUPS).join(group);
     let folders = folder.ancestors().take_while(|it| it.starts_with(GROUPS));
-    // A group without a limit has "max".
-    let limit = |it: &Path| read_to_string(it.join("memory.max")).ok()?.trim().parse().ok();
-    folders.filter_map(limit).collect()
+    folders.filter_map(available_in).collect()
+}
+
+/// Returns the available bytes of a control group. Without a limit, its `memory.max` is "max".
+fn available_in(group: &Path) -> Option<u64> {
+    let read = |file: &str| read_to_string(group.join(file)).ok();
+    let number = |text: &str| text.trim().parse::<u64>().ok();
+    let limit = number(&read("memory.max")?)?;
+    let used = number(&read("memory.current")?)?;
+    // The kernel frees cached files first.
+    let statistics = read("memory.stat").unwrap_or_default();
+    let cached = statistics.lines().find_map(|it| number(it.strip_prefix("inactive_file ")?));
+    Some(limit.saturating_sub(used.saturating_sub(cached.unwrap_or(0))))
 }
 
 #[cfg(test)]
@@ -95,6 +106,21 @@ mod tests {
         assert_eq!(few.check, few.state);
         let larger = Memory { tables: few.tables + 1000, ..few };
         assert_eq!(larger.total(), few.total() + 3000);
+    }
+
+    #[test]
+    fn a_group_has_the_rest_of_its_limit() {
+        let group = tempfile::tempdir().unwrap();
+        let write = |file: &str, text: &str| std::fs::write(group.path().join(file), text).unwrap();
+        write("memory.max", "max\n");
+        write("memory.current", "900\n");
+        assert_eq!(available_in(group.path()), None);
+        write("memory.max", "1000\n");
+        assert_eq!(available_in(group.path()), Some(100));
+        write("memory.stat", "anon 500\ninactive_file 300\n");
+        assert_eq!(available_in(group.path()), Some(400));
+        write("memory.max", "500\n");
+        assert_eq!(available_in(group.path()), Some(0));
     }
 
     #[test]
