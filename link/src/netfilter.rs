@@ -2,6 +2,7 @@
 //!
 //! Sources: linux/netfilter/nfnetlink.h, linux/netfilter/nf_tables.h; /proc/net/ip_tables_names of legacy iptables.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::{fs, io};
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
@@ -12,6 +13,8 @@ use super::netlink::Body;
 
 /// NFNL_SUBSYS_NFTABLES and NFT_MSG_GETTABLE.
 const GET_TABLE: u16 = 10 << 8 | 1;
+/// The kernel has no nftables. It has tried to load the module, and would start modprobe for each further question.
+static HAS_NO_NFTABLES: AtomicBool = AtomicBool::new(false);
 
 /// Reports whether nftables or iptables have tables in this thread's network namespace: a firewall, or address
 /// translation.
@@ -26,14 +29,30 @@ pub fn has_netfilter_tables() -> Result<bool> {
     if is_legacy {
         return Ok(true);
     }
+    if HAS_NO_NFTABLES.load(Ordering::Relaxed) {
+        return Ok(false);
+    }
     // struct nfgenmsg, of all families.
-    let found = Netlink::open_to(None, NETLINK_NETFILTER)
-        .map(|mut netlink| netlink.dump(GET_TABLE, &Body::of(&[0]), |_| Some(())));
-    match found? {
+    let found = match Netlink::open_to(None, NETLINK_NETFILTER) {
+        Ok(mut netlink) => netlink.dump(GET_TABLE, &Body::of(&[0]), |_| Some(())),
+        Err(error) => match error.errno() {
+            Some(errno) => Err(io::Error::from_raw_os_error(errno)),
+            None => return Err(error),
+        },
+    };
+    match found {
         Ok(tables) => Ok(!tables.is_empty()),
-        // The kernel has no nftables.
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(false),
-        Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(false),
+        Err(error) if is_absence(&error) => {
+            HAS_NO_NFTABLES.store(true, Ordering::Relaxed);
+            Ok(false)
+        }
         Err(error) => Err(Error::system("list", "the tables of nftables", error)),
     }
+}
+
+/// Returns true if the kernel has no nftables, or no netlink for netfilter at all.
+fn is_absence(error: &io::Error) -> bool {
+    let errno = error.raw_os_error();
+    matches!(errno, Some(libc::EINVAL | libc::EPROTONOSUPPORT))
+        || error.kind() == io::ErrorKind::Unsupported
 }
