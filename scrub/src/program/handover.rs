@@ -7,17 +7,20 @@
 //! ```
 //!
 //! The program at tc ends with this process, and the XDP program only answers by cookies while the stage's owner lives. A
-//! thread in the interfaces' network namespace tells the XDP program the host's addresses and settings.
+//! thread in the interfaces' network namespace writes the host's addresses and settings for the XDP program.
 
 use std::collections::HashSet;
 use std::fs;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
+use libbpf_rs::btf::Btf;
+use libbpf_rs::btf::types::Func;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 use sluicegate::error::{Error, Result};
 use sluicegate::link::{self, Interface};
@@ -33,7 +36,7 @@ const SHARED_WORDS: usize = 3;
 /// Words of `struct scrub_handover`.
 const SETTINGS: usize = 1;
 const CONNECTIONS: usize = 2;
-/// Bits of the settings: modes, and HANDOVER_ of bpf/syncookie.h.
+/// Bits of the settings: modes, and HANDOVER_ of bpf/handover_settings.h.
 const AUTO: u64 = 1 << 1;
 const ON: u64 = 1 << 2;
 const TIMESTAMPS: u64 = 0x08;
@@ -42,6 +45,8 @@ const SACK: u64 = 0x20;
 const ECN: u64 = 0x40;
 const SCALE_SHIFT: u32 = 8;
 const MAX_SCALE: u32 = 14;
+/// The function of the kernel by which the program at tc hands a connection over.
+const ASSIGN: &str = "bpf_sk_assign_tcp_reqsk";
 /// Time between two looks at the host.
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -52,8 +57,10 @@ pub struct Handover {
     _links: Vec<OwnedFd>,
     shared: Arc<SharedCounters>,
     obstacle: Arc<Mutex<Option<String>>>,
-    /// Dropped to stop the thread.
-    stop: Option<Sender<()>>,
+    /// The policy hands connections over.
+    is_needed: Arc<AtomicBool>,
+    /// Wakes the thread; dropped to stop it.
+    wake: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -62,7 +69,7 @@ impl Handover {
     ///
     /// # Errors
     /// The kernel is older than Linux 6.9, or refuses.
-    pub(super) fn start(maps: &Object, interfaces: &[Interface]) -> Result<Self> {
+    pub(super) fn start(maps: &Object, interfaces: &[Interface], is_needed: bool) -> Result<Self> {
         let object = load(maps)?;
         let attach = |interface| {
             let attached = attach_ingress(program(&object, "scrub_complete").as_fd(), interface);
@@ -75,15 +82,31 @@ impl Handover {
         let shared = Arc::new(shared);
         let local = MapHandle::try_from(&map(maps, "scrub_local"));
         let local = local.map_err(|error| failed("share a map of", error))?;
-        let mut watch = Watch { local, shared: Arc::clone(&shared), written: HashSet::new() };
+        let is_needed = Arc::new(AtomicBool::new(is_needed));
+        let watch = Watch { local, shared: Arc::clone(&shared), is_needed: Arc::clone(&is_needed) };
         let obstacle = Arc::new(Mutex::new(watch.update()));
-        let (stop, stopped) = channel();
+        let (wake, woken) = channel();
         let shown = Arc::clone(&obstacle);
         let thread = Builder::new()
             .name("handover".into())
-            .spawn(move || watch.run(&stopped, &shown))
+            .spawn(move || watch.run(&woken, &shown))
             .map_err(|error| Error::start("a thread for hand-over", error))?;
-        Ok(Self { _links: links, shared, obstacle, stop: Some(stop), thread: Some(thread) })
+        Ok(Self {
+            _links: links,
+            shared,
+            obstacle,
+            is_needed,
+            wake: Some(wake),
+            thread: Some(thread),
+        })
+    }
+
+    /// Sets whether the policy hands connections over. If not, the host's firewall does not matter, and is not looked for.
+    pub fn set_needed(&self, is_needed: bool) {
+        self.is_needed.store(is_needed, Ordering::Relaxed);
+        if let Some(wake) = &self.wake {
+            let _ = wake.send(());
+        }
     }
 
     /// Returns why connections are not handed over now, those of the mode `auto` at least.
@@ -99,16 +122,24 @@ impl Handover {
 
 impl Drop for Handover {
     fn drop(&mut self) {
-        self.stop = None;
+        self.wake = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        self.shared.set(SETTINGS, 0);
+        // The scale stays: the program at tc may still complete a connection.
+        self.shared.set(SETTINGS, self.shared.get(SETTINGS) & !(AUTO | ON));
     }
 }
 
 /// Loads the program at tc with the maps of the XDP program.
 fn load(maps: &Object) -> Result<Object> {
+    let has_function = |types: Btf<'_>| types.type_by_name::<Func<'_>>(ASSIGN).is_some();
+    if !Btf::from_vmlinux().is_ok_and(has_function) {
+        return Err(Error::Unsupported {
+            feature: "hand-over of connections to the kernel".into(),
+            remedy: "use Linux 6.9 or later".into(),
+        });
+    }
     let loaded = ObjectBuilder::default().open_memory(OBJECT).and_then(|mut open| {
         for mut each in open.maps_mut() {
             let name = each.name().to_string_lossy().into_owned();
@@ -121,59 +152,57 @@ fn load(maps: &Object) -> Result<Object> {
     loaded.map_err(|error| failed("complete connections by", error))
 }
 
-/// Tells the XDP program what it must know of the host.
+/// Writes the host's addresses and settings for the XDP program.
 struct Watch {
     local: MapHandle,
     shared: Arc<SharedCounters>,
-    /// The addresses in the map.
-    written: HashSet<IpAddr>,
+    is_needed: Arc<AtomicBool>,
 }
 
 impl Watch {
-    fn run(&mut self, stopped: &Receiver<()>, obstacle: &Mutex<Option<String>>) {
-        while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+    fn run(&self, woken: &Receiver<()>, obstacle: &Mutex<Option<String>>) {
+        while woken.recv_timeout(INTERVAL) != Err(RecvTimeoutError::Disconnected) {
             let found = self.update();
             *obstacle.lock().unwrap_or_else(PoisonError::into_inner) = found;
         }
     }
 
     /// Reads the host's state, and writes it. Returns the obstacle.
-    fn update(&mut self) -> Option<String> {
-        let (settings, obstacle) = match read_modes() {
-            Ok((modes, obstacle)) => (modes | settings(), obstacle),
-            Err(error) => (0, Some(error.to_string())),
+    fn update(&self) -> Option<String> {
+        let (modes, obstacle) = match self.is_needed.load(Ordering::Relaxed).then(read_modes) {
+            Some(Ok(found)) => found,
+            Some(Err(error)) => (0, Some(error.to_string())),
+            None => (0, None),
         };
         // Without all addresses, the clients of the others are challenged.
         if let Ok(interfaces) = link::interfaces(None) {
             let addresses = interfaces.iter().flat_map(|it| &it.addresses);
-            self.write_addresses(&addresses.map(|it| it.ip).collect());
+            self.write_addresses(&addresses.map(|it| key(it.ip)).collect());
         }
-        self.shared.set(SETTINGS, settings);
+        // Without a mode, too: clients may return cookies that had this scale.
+        self.shared.set(SETTINGS, modes | settings());
         obstacle
     }
 
-    fn write_addresses(&mut self, now: &HashSet<IpAddr>) {
-        for old in self.written.difference(now) {
-            let _ = self.local.delete(&key(*old));
+    /// Makes the map hold these keys. It may hold others of an earlier owner; what does not fit is tried again.
+    fn write_addresses(&self, now: &HashSet<Vec<u8>>) {
+        let written: HashSet<_> = self.local.keys().collect();
+        for old in written.difference(now) {
+            let _ = self.local.delete(old);
         }
-        for new in now.difference(&self.written) {
-            let _ = self.local.update(&key(*new), &[1], MapFlags::ANY);
+        for new in now.difference(&written) {
+            let _ = self.local.update(new, &[1], MapFlags::ANY);
         }
-        self.written.clone_from(now);
     }
 }
 
 /// Encodes `struct scrub_local_address`.
-fn key(address: IpAddr) -> [u8; 24] {
+fn key(address: IpAddr) -> Vec<u8> {
     let (bits, version) = match address {
         IpAddr::V4(it) => (u128::from(it.to_bits()) << 96, 4_u64),
         IpAddr::V6(it) => (it.to_bits(), 6),
     };
-    let mut bytes = [0; 24];
-    for (to, word) in bytes.chunks_exact_mut(8).zip([(bits >> 64) as u64, bits as u64, version]) {
-        to.copy_from_slice(&word.to_ne_bytes());
-    }
-    bytes
+    [(bits >> 64) as u64, bits as u64, version].map(u64::to_ne_bytes).concat()
 }
 
 /// Returns a number of a setting of this thread's network namespace.

@@ -247,7 +247,7 @@ impl Program {
     }
 
     /// Loads an instance for the stage of an interface's resident program. It hands connections over if the kernel has what
-    /// [`hand_over`](Self::hand_over) needs.
+    /// [`start_handover`](Self::start_handover) needs.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -256,11 +256,12 @@ impl Program {
     }
 
     /// Completes connections whose SYNs an instance answered by cookies, on interfaces of this thread's network namespace.
+    /// `is_needed`: the policy [hands over](crate::policy::Policy::hands_over).
     ///
     /// # Errors
     /// The kernel is older than Linux 6.9, or refuses.
-    pub fn hand_over(&self, interfaces: &[Interface]) -> Result<Handover> {
-        Handover::start(&self.object, interfaces)
+    pub fn start_handover(&self, interfaces: &[Interface], is_needed: bool) -> Result<Handover> {
+        Handover::start(&self.object, interfaces, is_needed)
     }
 
     /// Sets the return path of instances that are loaded after this.

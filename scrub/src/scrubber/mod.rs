@@ -101,13 +101,14 @@ fn begin(
 fn begin_handover(
     program: &Program,
     interfaces: &[Interface],
+    policy: &Policy,
     options: &Options,
 ) -> std::result::Result<Handover, String> {
     if !options.is_host {
         return Err("packets that pass do not go to this host".into());
     }
-    let handover = program.hand_over(interfaces);
-    handover.map_err(|error| format!("the kernel has no hand-over, which needs Linux 6.9: {error}"))
+    let handover = program.start_handover(interfaces, policy.hands_over());
+    handover.map_err(|error| error.to_string())
 }
 
 /// Describes a policy for `sluice claims`.
@@ -207,7 +208,7 @@ impl Scrubber {
             last = begin(&mut program, &policy, &tables, options)?;
         }
         let samples = Samples::open(&program)?;
-        let handover = begin_handover(&program, interfaces, options);
+        let handover = begin_handover(&program, interfaces, &policy, options);
         let mut stages = Vec::new();
         for (stage, resident) in taken {
             let instance = program.load_stage(&resident.chain_maps(), handover.is_ok())?;
@@ -328,6 +329,9 @@ impl Scrubber {
         let last = self.program.switch(&candidate.tables)?;
         self.earlier.add(Report::new(&self.policy, &last));
         self.policy = candidate.policy;
+        if let Ok(handover) = &self.handover {
+            handover.set_needed(self.policy.hands_over());
+        }
         self.memory.tables = candidate.bytes;
         Ok(())
     }
