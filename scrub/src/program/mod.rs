@@ -351,6 +351,11 @@ impl Program {
         self.control.set(LEARN_UNTIL, time_ns);
     }
 
+    /// Returns the time that [`learn_flows_until`](Self::learn_flows_until) has set; 0 if flows were never to be known.
+    pub(crate) fn learn_until(&self) -> u64 {
+        self.control.get(LEARN_UNTIL)
+    }
+
     /// Sets the time until which SYN cookies may come back; a running program that answers by cookies does so itself.
     ///
     /// # Errors

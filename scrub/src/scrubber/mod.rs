@@ -7,6 +7,7 @@ mod memory;
 mod report;
 mod samples;
 
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -92,8 +93,12 @@ fn begin(
     policy: &Policy,
     tables: &LoadedTables,
     options: &Options,
+    is_adopted: bool,
 ) -> Result<Vec<Count>> {
-    learn_flows(program, policy, options.learning_time);
+    // An earlier owner's flows are known.
+    if !is_adopted || !policy.knows_flows() || program.learn_until() == 0 {
+        learn_flows(program, policy, options.learning_time);
+    }
     program.switch_with(options.mode, tables)
 }
 
@@ -119,10 +124,17 @@ fn describe(policy: &Policy) -> String {
 
 /// Makes the flows known that are older than their protection.
 fn learn_flows(program: &Program, policy: &Policy, time: Duration) {
-    if policy.knows_flows() {
+    let end = || {
         let now = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("the clock exists");
-        program.learn_flows_until((Duration::from(now) + time).as_nanos() as u64);
-    }
+        (Duration::from(now) + time).as_nanos() as u64
+    };
+    program.learn_flows_until(if policy.knows_flows() { end() } else { 0 });
+}
+
+/// Returns the addresses of the host in this thread's network namespace.
+fn own_addresses() -> Result<Vec<IpAddr>> {
+    let interfaces = link::interfaces(None)?;
+    Ok(interfaces.iter().flat_map(|it| &it.addresses).map(|it| it.ip).collect())
 }
 
 /// Fails if a policy protects all destinations, this host's addresses too.
@@ -205,7 +217,7 @@ impl Scrubber {
         // One that was kept acts as before until this process owns all its stages.
         let mut last = Vec::new();
         if !is_adopted {
-            last = begin(&mut program, &policy, &tables, options)?;
+            last = begin(&mut program, &policy, &tables, options, is_adopted)?;
         }
         let samples = Samples::open(&program)?;
         let handover = begin_handover(&program, interfaces, &policy, options);
@@ -216,7 +228,7 @@ impl Scrubber {
             stages.push(stage);
         }
         if is_adopted {
-            last = begin(&mut program, &policy, &tables, options)?;
+            last = begin(&mut program, &policy, &tables, options, is_adopted)?;
         }
         program.set_stages(interfaces.len());
         let earlier = earlier.filter(|_| is_adopted).map(|it| it.report(&last)).unwrap_or_default();
@@ -323,7 +335,8 @@ impl Scrubber {
         if self.returns_by.is_some() {
             can_return(&candidate.policy)?;
         }
-        if candidate.policy.knows_more_flows(&self.policy) {
+        let knows_flows = candidate.policy.knows_flows();
+        if !knows_flows || candidate.policy.knows_more_flows(&self.policy) {
             learn_flows(&self.program, &candidate.policy, self.learning_time);
         }
         let last = self.program.switch(&candidate.tables)?;
