@@ -41,6 +41,13 @@ pub struct ReturnArgs {
     mss: Option<u16>,
 }
 
+impl ReturnArgs {
+    /// Returns true if packets leave by a return path.
+    pub fn is_set(&self) -> bool {
+        self.interface.is_some()
+    }
+}
+
 /// The router that gets returned packets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Gateway {

@@ -160,7 +160,9 @@ pub fn has_place_for_session(sets: &[Set]) -> Result<()> {
 
 /// Returns the interface by which a wrong policy may cut the user off.
 fn guarded(args: &RunArgs) -> Result<Option<&String>> {
-    for name in args.interfaces.iter().filter(|_| !args.monitor) {
+    // A monitor drops nothing, but returns.
+    let is_harmless = args.monitor && !args.return_path.is_set();
+    for name in args.interfaces.iter().filter(|_| !is_harmless) {
         if carries_default_route(args.netns.as_deref(), name)? {
             return Ok(Some(name));
         }

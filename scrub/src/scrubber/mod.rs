@@ -75,7 +75,9 @@ pub struct Scrubber {
     fallbacks: Vec<(String, String)>,
     /// The program of the return path's interface: most drivers send redirected frames only with one.
     returns_by: Option<(Resident, Interface)>,
-    /// Or why the kernel does not complete connections.
+    /// This host's addresses at the start.
+    own_addresses: Vec<IpAddr>,
+    /// The hand-over of connections, or the reason why the kernel does not complete them.
     handover: std::result::Result<Handover, String>,
     // Before the program: closing its buffer uses the descriptor of the program's map.
     samples: Samples,
@@ -137,8 +139,8 @@ fn own_addresses() -> Result<Vec<IpAddr>> {
     Ok(interfaces.iter().flat_map(|it| &it.addresses).map(|it| it.ip).collect())
 }
 
-/// Fails if a policy protects all destinations, this host's addresses too.
-fn can_return(policy: &Policy) -> Result<()> {
+/// Fails if a policy protects this host's addresses: what comes to them would be returned, also a session of SSH.
+fn can_return(policy: &Policy, own_addresses: &[IpAddr]) -> Result<()> {
     if policy.networks.is_empty() {
         return Err(Error::Usage(
             "the policy names no protected networks, and what this host itself receives would be returned; add \
@@ -146,7 +148,16 @@ fn can_return(policy: &Policy) -> Result<()> {
                 .into(),
         ));
     }
-    Ok(())
+    let protects = |it: &&IpAddr| {
+        policy.networks.iter().flat_map(|network| &network.networks).any(|net| net.contains(*it))
+    };
+    match own_addresses.iter().find(protects) {
+        None => Ok(()),
+        Some(address) => Err(Error::Usage(format!(
+            "the policy protects {address}, an address of this host, and what this host itself receives would be \
+             returned; give [protect.NAME] networks without it"
+        ))),
+    }
 }
 
 /// Joins the program of a return path's interface. In skb mode the kernel sends by any driver.
@@ -176,8 +187,9 @@ impl Scrubber {
         earlier: Option<&CounterNames>,
     ) -> Result<Self> {
         let Candidate { policy, tables, bytes } = candidate;
+        let own_addresses = own_addresses()?;
         if options.return_path.is_some() {
-            can_return(&policy)?;
+            can_return(&policy, &own_addresses)?;
         }
         let (mut taken, mut fallbacks) = (Vec::new(), Vec::new());
         for interface in interfaces {
@@ -237,6 +249,7 @@ impl Scrubber {
             stages,
             interfaces: interfaces.to_vec(),
             fallbacks,
+            own_addresses,
             handover,
             returns_by,
             program,
@@ -333,7 +346,7 @@ impl Scrubber {
     /// Too little memory. Then the earlier policy stays.
     pub fn install(&mut self, candidate: Candidate) -> Result<()> {
         if self.returns_by.is_some() {
-            can_return(&candidate.policy)?;
+            can_return(&candidate.policy, &self.own_addresses)?;
         }
         let knows_flows = candidate.policy.knows_flows();
         if !knows_flows || candidate.policy.knows_more_flows(&self.policy) {
