@@ -272,7 +272,7 @@ impl Scrubber {
         let mut stages = self.stages.iter().zip(&self.interfaces);
         let by = self.returns_by.as_ref();
         let kept = by
-            .map_or(Ok(()), |(resident, interface)| resident.keep(interface))
+            .map_or(Ok(()), |(resident, interface)| resident.pin_for_scrub(interface))
             .and_then(|()| stages.try_for_each(|(stage, interface)| stage.keep(interface)));
         match kept {
             Ok(()) => self.program.set_kept(true),
@@ -286,6 +286,9 @@ impl Scrubber {
         // The interface's resident program may stay, and run the stage.
         self.program.set_kept(false);
         self.stages.iter().for_each(ScrubStage::release);
+        if let Some((resident, _)) = &self.returns_by {
+            resident.unpin_of_scrub();
+        }
     }
 
     /// Returns the names of the present counters, and what was counted before, for the next owner of a program that is
