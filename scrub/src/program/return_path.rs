@@ -98,7 +98,7 @@ impl std::fmt::Debug for NextHopWriter {
 }
 
 impl NextHopWriter {
-    /// Sets the next hop, from the next packet on.
+    /// Sets the next hop, a word at a time: a packet meanwhile may leave with the new address and the old MTU.
     pub fn set(&self, next_hop: &NextHop) {
         let NextHop { dst_mac, src_mac, mtu, mss } = next_hop;
         let word = |Mac([a, b, c, d, e, f]): Mac| u64::from_ne_bytes([a, b, c, d, e, f, 0, 0]);

@@ -408,9 +408,12 @@ impl Scrubber {
         self.stages.iter().try_for_each(ScrubStage::check_attached)
     }
 
-    /// Returns true if the program is still attached to one of the interfaces.
+    /// Returns true if the program is still attached to one of the interfaces, and to the one of the return path: without
+    /// that one, what is returned is lost.
     pub fn is_attached(&self) -> bool {
-        self.stages.iter().any(|it| it.check_attached().is_ok())
+        let returns = self.returns_by.as_ref();
+        returns.is_none_or(|(resident, _)| resident.check_attached().is_ok())
+            && self.stages.iter().any(|it| it.check_attached().is_ok())
     }
 }
 
