@@ -642,3 +642,45 @@ fn the_kernels_end_of_the_tunnel_takes_them() {
     }
     assert_eq!(count(&scrubber, StageName::Default, "default", Verdict::Pass), 200);
 }
+
+#[test]
+fn a_policy_that_protects_this_host_is_rejected() {
+    let Some(lab) = lab() else { return };
+    assert!(run(&lab, "middle", "ip addr add 198.51.100.5/32 dev middle0"));
+    let options = options(&lab, Mode::Native, program::Mode::default(), gre(None));
+    let error = start(&lab, &["middle0"], &options).unwrap_err().to_string();
+    assert!(error.contains("the policy protects 198.51.100.5, an address of this host"), "{error}");
+}
+
+#[test]
+fn a_kept_scrubber_pins_its_return_interface_until_it_is_released() {
+    let Some(lab) = lab() else { return };
+    let mode = program::Mode { resident: true, ..program::Mode::default() };
+    let options = options(&lab, Mode::Native, mode, gre(None));
+    let mut scrubber = start(&lab, &["middle0"], &options).unwrap();
+    let pinned = || {
+        ["middle0", "middle1"].map(|name| {
+            let interface = interface(&lab, "middle", name);
+            let find = || Resident::find(&interface);
+            let found = netns::run_in(Some(&lab.netns("middle")), find).unwrap();
+            found.unwrap().is_pinned(&interface)
+        })
+    };
+    scrubber.keep().unwrap();
+    assert_eq!(pinned(), [true; 2]);
+    scrubber.release();
+    assert_eq!(pinned(), [false; 2]);
+}
+
+#[test]
+fn a_scrubber_kept_on_two_interfaces_is_taken_over() {
+    let Some(lab) = lab() else { return };
+    let mode = program::Mode { resident: true, ..program::Mode::default() };
+    let options = Options { return_path: None, ..options(&lab, Mode::Native, mode, gre(None)) };
+    let mut first = start(&lab, &["middle0", "middle1"], &options).unwrap();
+    first.keep().unwrap();
+    drop(first);
+    let more_keys = Options { limit_keys: 1 << 12, ..options };
+    let second = start(&lab, &["middle0", "middle1"], &more_keys).unwrap();
+    assert_eq!(second.limit_keys(), 1 << 10, "it has the maps of the first one");
+}
