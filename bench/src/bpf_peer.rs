@@ -50,6 +50,10 @@ impl BpfPeer {
             .map(network)
             .collect::<std::result::Result<_, _>>()
             .map_err(|error| Error::Usage(format!("{}: {error}", file.display())))?;
+        if networks.is_empty() {
+            let problem = "it has no networks; write one a line";
+            return Err(Error::Usage(format!("{}: {problem}", file.display())));
+        }
         let object = load(LPM, "networks", networks.len() as u32)?;
         let fill = |networks: &[Ipv4Net]| {
             let key = |it: &Ipv4Net| {

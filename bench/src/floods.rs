@@ -374,8 +374,10 @@ impl Context<'_> {
             result.pointer(&format!("/end/sum_received/{of}"))?.as_f64()
         };
         // Of a run that took longer than planned, the bytes count over the whole time.
-        let bits = received("bytes").map(|bytes| bytes * 8.0 / elapsed.max(seconds as f64));
-        let bits = if elapsed < seconds as f64 + 1.0 { received("bits_per_second") } else { bits };
+        let bits = match elapsed < seconds as f64 + 1.0 {
+            true => received("bits_per_second"),
+            false => received("bytes").map(|bytes| bytes * 8.0 / elapsed),
+        };
         Ok(bits.unwrap_or(0.0) / 1e6)
     }
 }

@@ -9,8 +9,8 @@ pub fn text(state: &Value, format: MetricsFormat) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let interfaces: Vec<_> =
         state["interfaces"].as_array().into_iter().flatten().map(text).collect();
-    let interfaces = ("interfaces", interfaces.join(","));
-    let interfaces = (interfaces.0, interfaces.1.as_str());
+    let interfaces = interfaces.join(",");
+    let interfaces = ("interfaces", interfaces.as_str());
     let mut metrics = Metrics::new(format);
     let families = [
         ("sluice_scrub_packets", "Packets by the stage and name that counted them.", "packets"),

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use clap::Subcommand;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use sluicegate::error::Error;
 use sluicegate_scrub::policy::{Rule, RuleAction};
 use sluicegate_scrub::scrubber::EditedPolicy;
 
@@ -111,11 +110,6 @@ impl RulesAction {
             Self::List { .. } => print_rules(answer, out),
         }
     }
-}
-
-/// Returns the error for a rule that does not exist.
-pub fn unknown(name: &str) -> Error {
-    Error::Usage(format!("no rule '{name}'; list the rules: sluice scrub rules list"))
 }
 
 fn action_name(rule: &Rule) -> &'static str {

@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
 use sluicegate::control::Server;
 use sluicegate::error::{Error, Result};
 use sluicegate::link::{self, carries_default_route, netns};
@@ -59,16 +60,16 @@ pub struct RunArgs {
 
     /// If the command is killed, packets pass (open), or the program drops all of them until the next run or
     /// `sluice detach`
-    #[arg(long, value_name = "open|closed", default_value = "open", value_parser = ["open", "closed"])]
-    fail: String,
+    #[arg(long, value_name = "open|closed", default_value = "open")]
+    fail: Fail,
 
     /// Network namespace of the interfaces: a name of `ip netns`, a path, or the PID of a process in it
     #[arg(long, value_name = "NETNS")]
     netns: Option<String>,
 
     /// native (driver) or skb (kernel) [default: native if the driver supports it]
-    #[arg(long, value_name = "native|skb", value_parser = ["native", "skb"])]
-    mode: Option<String>,
+    #[arg(long, value_name = "native|skb")]
+    mode: Option<AttachMode>,
 
     /// Keys of limits, and verified sources; twice as many TCP flows are known
     #[arg(long, value_name = "N", default_value_t = LIMIT_KEYS, value_parser = limit_keys)]
@@ -93,6 +94,27 @@ pub struct RunArgs {
 
     #[command(flatten)]
     socket: SocketArgs,
+}
+
+/// The fate of packets if the command is killed.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Fail {
+    Open,
+    Closed,
+}
+
+/// The mode in which the program is attached.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum AttachMode {
+    Native,
+    Skb,
+}
+
+impl RunArgs {
+    /// Returns true if lines of JSON go to standard output.
+    fn prints_lines(&self) -> bool {
+        self.json && self.interval.is_some()
+    }
 }
 
 /// Parses a number of keys of limits.
@@ -198,13 +220,13 @@ pub fn run(args: RunArgs) -> anyhow::Result<()> {
         mode: program::Mode {
             monitor: args.monitor,
             resident: args.resident,
-            fail_closed: args.fail == "closed",
+            fail_closed: args.fail == Fail::Closed,
             ..program::Mode::default()
         },
-        attach: match args.mode.as_deref() {
+        attach: match args.mode {
             None => ModeRequest::Best,
-            Some("skb") => ModeRequest::Only(Mode::Skb),
-            Some(_) => ModeRequest::Only(Mode::Native),
+            Some(AttachMode::Native) => ModeRequest::Only(Mode::Native),
+            Some(AttachMode::Skb) => ModeRequest::Only(Mode::Skb),
         },
         limit_keys: args.limit_keys,
         is_host: !args.bridge && return_path.is_none(),
@@ -244,8 +266,8 @@ pub fn run(args: RunArgs) -> anyhow::Result<()> {
         .map(|(path, resolver)| resolver.watch(path.next_hop, scrubber.next_hop_writer()));
     let _next_hop = watch.transpose()?;
     // After the scrubber: packets that it passes go on to the end of the chain, which redirects them.
-    let _bridge = args.bridge.then(|| bridge(&args)).transpose()?;
-    let attach = if args.mode.as_deref() == Some("skb") { "skb" } else { "native" };
+    let bridge = args.bridge.then(|| bridge(&args)).transpose()?;
+    let attach = if args.mode == Some(AttachMode::Skb) { "skb" } else { "native" };
     let (interfaces, policy) = (args.interfaces.clone(), args.policy.clone());
     let mut service = ScrubService::new(scrubber, edited, interfaces, attach, policy, names);
     service.guard(guarded.cloned());

@@ -455,12 +455,7 @@ impl ScrubService {
             },
             Request::Change { number } => self.changes.find(number),
             Request::Samples(choice) => {
-                let rules = &self.scrubber.policy().rules;
-                if let Some(name) = &choice.rule
-                    && !rules.iter().any(|it| it.name == *name)
-                {
-                    return Err(rules::unknown(name));
-                }
+                choice.rule.as_ref().map_or(Ok(()), |it| self.edited.find_rule(it).map(drop))?;
                 Ok(self.subscribers.take(client, choice, &mut self.scrubber))
             }
             Request::Confirm { .. } => match &self.unconfirmed {

@@ -79,11 +79,6 @@ impl EditedPolicy {
         Self { base, ..Self::default() }
     }
 
-    /// Returns the policy without what was added.
-    pub fn base(&self) -> &Policy {
-        &self.base
-    }
-
     /// Returns the policy with its changes.
     pub fn policy(&self) -> Policy {
         let mut policy = self.base.clone();
@@ -117,6 +112,17 @@ impl EditedPolicy {
     /// The policy has no such set.
     pub fn find_set(&self, name: &str) -> Result<&Set> {
         self.set(name).map(|place| &self.base.sets[place])
+    }
+
+    /// Returns a rule.
+    ///
+    /// # Errors
+    /// There is no such rule.
+    pub fn find_rule(&self, name: &str) -> Result<&Rule> {
+        let found = self.rules().map(|it| it.0).find(|it| it.name == name);
+        found.ok_or_else(|| {
+            Error::Usage(format!("no rule '{name}'; list the rules: sluice scrub rules list"))
+        })
     }
 
     /// Returns the added entries of a set.
@@ -241,15 +247,10 @@ impl EditedPolicy {
     /// # Errors
     /// There is no such rule.
     pub fn delete_rule(&mut self, name: &str) -> Result<()> {
-        let count = self.base.rules.len() + self.rules.len();
+        self.find_rule(name)?;
         self.base.rules.retain(|it| it.name != name);
         self.rules.retain(|it| it.rule.name != name);
-        match self.base.rules.len() + self.rules.len() < count {
-            true => Ok(()),
-            false => Err(Error::Usage(format!(
-                "no rule '{name}'; list the rules: sluice scrub rules list"
-            ))),
-        }
+        Ok(())
     }
 
     /// Sets the address that passes until the policy is confirmed, as a set of its own.
