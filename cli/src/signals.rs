@@ -5,6 +5,7 @@
 //! service manager SIGTERM and SIGHUP. So after the first request for the end only SIGINT and SIGQUIT end the
 //! process at once, and not while they may repeat that request: timeout(1) signals its child, then its group.
 
+use std::io::Stdout;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -152,14 +153,22 @@ impl Signals {
     /// Waits until `deadline`. Returns true if a signal requests the end before it, or the reader of standard output
     /// leaves.
     pub fn wait(&self, deadline: Instant) -> Result<bool> {
-        let reader = pipe_reader::stdout_reader();
+        self.wait_beside(pipe_reader::stdout_reader().as_ref(), deadline)
+    }
+
+    /// Waits as [`wait`](Self::wait) does, for a signal alone: the reader of standard output gets nothing yet.
+    pub fn wait_for_signal(&self, deadline: Instant) -> Result<bool> {
+        self.wait_beside(None, deadline)
+    }
+
+    fn wait_beside(&self, reader: Option<&Stdout>, deadline: Instant) -> Result<bool> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             // Rounded up, so that the last fraction of a millisecond is not spent spinning.
             let left = left + Duration::from_micros(999);
             let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
             let mut fds = vec![PollFd::new(self.as_fd(), PollFlags::POLLIN)];
-            fds.extend(reader.as_ref().map(pipe_reader::entry));
+            fds.extend(reader.map(pipe_reader::entry));
             match poll(&mut fds, timeout) {
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(error) => return Err(Error::system("wait for", "signals", error)),

@@ -237,7 +237,7 @@ pub fn run(args: RunArgs) -> anyhow::Result<()> {
     }
     let mut server = Server::bind(&args.socket.path()?)?;
     let signals = Signals::catch()?;
-    let lines = StatusLines::start(args.json && args.interval.is_some())?;
+    let lines = StatusLines::start(args.prints_lines())?;
     let candidate = Candidate::build(edited.policy())?;
     candidate.check(&[])?;
     let names = NamesFile::of(&args.socket, server.path());
@@ -316,7 +316,12 @@ fn serve(
             lines.print(&service.state());
             next_line = now + interval;
         }
-        if signals.wait(now + TICK)? {
+        // Without lines on standard output, its reader gets only the result.
+        let ends = match args.prints_lines() {
+            true => signals.wait(now + TICK)?,
+            false => signals.wait_for_signal(now + TICK)?,
+        };
+        if ends {
             return Ok(());
         }
     }
