@@ -12,7 +12,7 @@ use sluicegate_scrub::scrubber::{NamedCause, NamedCount, Report};
 
 use super::service::State;
 use crate::advice::with_namespace;
-use crate::notice::{say, write_printable};
+use crate::notice::{say, try_say, write_printable};
 use crate::units::{show_bytes, show_count, show_pps, show_si};
 
 /// Returns a verdict's name, also that of rules after which packets go on.
@@ -117,19 +117,18 @@ pub fn print(state: &Value, out: &mut impl Write) -> io::Result<()> {
 }
 
 /// Returns the state as a run's JSON object.
-fn run_json(state: &State<'_>) -> Value {
+pub fn run_json(state: &State<'_>) -> Value {
     let mut value = to_json(state);
     value["command"] = "scrub run".into();
     value
 }
 
-/// Prints the result of a run.
-pub fn publish(state: &State<'_>, as_json: bool) -> anyhow::Result<()> {
-    let value = run_json(state);
+/// Prints the result of a run, from its JSON object.
+pub fn publish(value: &Value, as_json: bool) -> anyhow::Result<()> {
     let out = &mut stdout().lock();
     match as_json {
         true => writeln!(out, "{value}")?,
-        false => write_printable(out, |text| print(&value, text))?,
+        false => write_printable(out, |text| print(value, text))?,
     }
     Ok(())
 }
@@ -142,7 +141,7 @@ fn attach_mode(state: &State<'_>) -> &'static str {
 /// Prints on stderr that the scrubber decides on packets.
 pub fn say_ready(state: &State<'_>) {
     let monitor = if state.mode.monitor { "; monitor: nothing is dropped" } else { "" };
-    say(format_args!(
+    try_say(format_args!(
         "ready: {} in {} mode, policy {}, up to {} of memory{monitor}",
         state.interfaces.join(", "),
         attach_mode(state),

@@ -24,7 +24,7 @@ use super::return_path::ReturnArgs;
 use super::service::ScrubService;
 use super::service_manager::notify;
 use super::{SocketArgs, read_policy};
-use crate::notice;
+use crate::notice::{say, try_say};
 use crate::signals::Signals;
 use crate::units::{duration_in, interval};
 
@@ -154,7 +154,7 @@ fn client_of(connection: &str) -> Option<IpAddr> {
 fn set_session(edited: &mut EditedPolicy, guarded: Option<&String>) -> Result<()> {
     let Some(address) = session() else {
         if let Some(name) = guarded {
-            notice::say(format_args!(
+            say(format_args!(
                 "{name} carries the default route, and SSH_CONNECTION is missing: the policy decides on an SSH \
                  session too; keep the variable with: sudo --preserve-env=SSH_CONNECTION"
             ));
@@ -245,11 +245,11 @@ pub fn run(args: RunArgs) -> anyhow::Result<()> {
     let start = || Scrubber::start(&interfaces, candidate, &options, earlier.as_ref());
     let scrubber = netns::run_in(netns, start)?;
     for (interface, reason) in scrubber.fallbacks() {
-        notice::say(format_args!("{interface}: skb mode, a tenth as fast as native: {reason}"));
+        try_say(format_args!("{interface}: skb mode, a tenth as fast as native: {reason}"));
     }
     let limit_keys = scrubber.limit_keys();
     if limit_keys != program::limit_keys(args.limit_keys) {
-        notice::say(format_args!(
+        try_say(format_args!(
             "the scrubber that was kept has {limit_keys} limit keys; to change their number, run `sluice scrub stop` \
              first"
         ));
@@ -258,13 +258,13 @@ pub fn run(args: RunArgs) -> anyhow::Result<()> {
     if let Some(reason) =
         scrubber.handover_obstacle().filter(|_| is_host && scrubber.policy().hands_over())
     {
-        notice::say(format_args!(
+        try_say(format_args!(
             "challenged clients repeat their first SYN, a second later: no hand-over to the kernel: {reason}"
         ));
     }
     let watch = return_path
         .map(|(path, resolver)| resolver.watch(path.next_hop, scrubber.next_hop_writer()));
-    let _next_hop = watch.transpose()?;
+    let next_hop = watch.transpose()?;
     // After the scrubber: packets that it passes go on to the end of the chain, which redirects them.
     let bridge = args.bridge.then(|| bridge(&args)).transpose()?;
     let attach = if args.mode == Some(AttachMode::Skb) { "skb" } else { "native" };
@@ -280,8 +280,11 @@ pub fn run(args: RunArgs) -> anyhow::Result<()> {
     let ended = serve(&args, &mut server, &signals, &mut service, &lines);
     notify("STOPPING=1");
     service.end();
+    let result = report::run_json(&service.state());
+    // The rest may wait for a reader of the output: the policy has ended before, and a signal ends the wait.
+    drop((service, bridge, next_hop, signals));
     lines.finish();
-    report::publish(&service.state(), args.json)?;
+    report::publish(&result, args.json)?;
     Ok(ended?)
 }
 

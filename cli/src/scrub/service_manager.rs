@@ -5,7 +5,7 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-use crate::notice::say;
+use crate::notice::try_say;
 
 /// Sends a message if a service manager started the command.
 pub fn notify(message: &str) {
@@ -15,9 +15,12 @@ pub fn notify(message: &str) {
             [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
             _ => SocketAddr::from_pathname(&path)?,
         };
-        UnixDatagram::unbound()?.send_to_addr(message.as_bytes(), &address)
+        let socket = UnixDatagram::unbound()?;
+        // A manager that does not read must not hold up the deadline of a policy.
+        socket.set_nonblocking(true)?;
+        socket.send_to_addr(message.as_bytes(), &address)
     };
     if let Err(error) = send() {
-        say(format_args!("cannot notify {}, the NOTIFY_SOCKET: {error}", path.display()));
+        try_say(format_args!("cannot notify {}, the NOTIFY_SOCKET: {error}", path.display()));
     }
 }

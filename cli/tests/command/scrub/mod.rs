@@ -5,6 +5,7 @@ mod handover;
 mod json;
 mod leftovers;
 mod metrics;
+mod outputs;
 mod rehearse;
 mod resident;
 mod return_path;
@@ -17,6 +18,7 @@ mod top;
 mod unit;
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::rc::Rc;
 
 use nix::sys::signal::Signal;
@@ -47,15 +49,39 @@ impl<'a> Scrubber<'a> {
 
     /// Starts it with a folder that may be an earlier one's.
     pub fn start_in(folder: Rc<TempDir>, lab: &'a Lab, policy: &str, more: &[&str]) -> Self {
+        Self::start_with(folder, lab, policy, more, |_| {})
+    }
+
+    /// Starts it as [`start_in`](Self::start_in) does, with changes of the command.
+    pub fn start_with(
+        folder: Rc<TempDir>,
+        lab: &'a Lab,
+        policy: &str,
+        more: &[&str],
+        change: impl FnOnce(&mut Command),
+    ) -> Self {
+        Self::start_on(["right", "right0"], folder, lab, policy, more, change)
+    }
+
+    /// Starts it as [`start_with`](Self::start_with) does, on an interface of a host.
+    pub fn start_on(
+        [host, interface]: [&str; 2],
+        folder: Rc<TempDir>,
+        lab: &'a Lab,
+        policy: &str,
+        more: &[&str],
+        change: impl FnOnce(&mut Command),
+    ) -> Self {
         let file = folder.path().join("policy.toml");
         std::fs::write(&file, policy).unwrap();
-        let (netns, file) = (lab.netns("right"), file.to_str().unwrap().to_owned());
+        let (netns, file) = (lab.netns(host), file.to_str().unwrap().to_owned());
         // A killed scrubber leaves its socket.
         let socket = folder.path().join("socket").to_str().unwrap().to_owned();
         let place = ["--netns", &netns, "--control", &socket];
-        let arguments = [&["scrub", "run", "right0", "--policy", &file], &place[..]].concat();
+        let arguments = [&["scrub", "run", interface, "--policy", &file], &place[..]].concat();
         let mut command = sluice(&[&arguments[..], more].concat());
         command.env("SSH_CONNECTION", "198.51.100.77 5022 198.18.0.2 22");
+        change(&mut command);
         let running = Running::unawaited(&mut command);
         let scrubber = Self { lab, folder, socket, running };
         eventually("it answers", || {

@@ -32,19 +32,19 @@ fn has_dropped(lab: &Lab, packets: u64) {
 }
 
 /// Drops all.
-const ALL: &str = "[set.bad]\naction = 'drop'\nnetworks = ['0.0.0.0/0']\n";
+pub const ALL: &str = "[set.bad]\naction = 'drop'\nnetworks = ['0.0.0.0/0']\n";
 /// Drops nothing.
 const NONE: &str = "[set.bad]\naction = 'drop'\nnetworks = []\n";
 
 /// UDP packets without a listener that the right host has received.
-fn received(lab: &Lab) -> u64 {
+pub fn received(lab: &Lab) -> u64 {
     let snmp = on(lab, "right", &["cat", "/proc/net/snmp"]).out;
     let values = snmp.lines().filter(|it| it.starts_with("Udp:")).nth(1).unwrap().to_owned();
     values.split(' ').nth(2).unwrap().parse().unwrap()
 }
 
 /// Sends 10 UDP packets to the right host.
-fn send_to_host(lab: &Lab) {
+pub fn send_to_host(lab: &Lab) {
     let mac = on(lab, "right", &["cat", "/sys/class/net/right0/address"]).out;
     let left = lab.netns("left");
     let arguments = ["generate", "packet:left0", "--netns", &left, "--count", "10", "--dport", "9"];
