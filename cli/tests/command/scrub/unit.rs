@@ -14,10 +14,12 @@ use crate::support::*;
 
 const UNIT: &str = include_str!("../../../../scrub/systemd/sluice-scrub@.service");
 
-/// Returns a setting of the unit.
-fn setting(key: &str) -> &'static str {
-    let mut values = UNIT.lines().filter_map(|it| it.strip_prefix(key)?.strip_prefix('='));
-    values.next().unwrap_or_else(|| panic!("the unit has no {key}"))
+/// Returns the values of a setting of the unit.
+fn settings(key: &str) -> Vec<&'static str> {
+    let values = UNIT.lines().filter_map(|it| it.strip_prefix(key)?.strip_prefix('='));
+    let values: Vec<_> = values.collect();
+    assert!(!values.is_empty(), "the unit has no {key}");
+    values
 }
 
 /// The unit's commands, for an interface of a lab.
@@ -29,12 +31,12 @@ struct Unit<'a> {
 
 impl Unit<'_> {
     /// Returns a command of the unit, with the unit's capabilities.
-    fn command(&self, key: &str) -> Command {
-        let capabilities = setting("CapabilityBoundingSet").replace("CAP_", "+").to_lowercase();
+    fn command(&self, line: &str) -> Command {
+        let capabilities = settings("CapabilityBoundingSet")[0].replace("CAP_", "+").to_lowercase();
         let mut command = Command::new("setpriv");
         command.arg(format!("--bounding-set=-all,{}", capabilities.replace(' ', ",")));
         command.args(["--no-new-privs", env!("CARGO_BIN_EXE_sluice")]);
-        let words = setting(key).strip_prefix("/usr/local/bin/sluice ").unwrap();
+        let words = line.strip_prefix("/usr/local/bin/sluice ").unwrap();
         for (word, before) in words.split(' ').zip(std::iter::once("").chain(words.split(' '))) {
             match word {
                 "$OPTIONS" => command.args(["--netns", self.netns]),
@@ -53,7 +55,8 @@ impl Unit<'_> {
         let _ = std::fs::remove_file(&socket);
         let manager = UnixDatagram::bind(&socket).unwrap();
         manager.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        let service = Running::unawaited(self.command("ExecStart").env("NOTIFY_SOCKET", socket));
+        let service =
+            Running::unawaited(self.command(settings("ExecStart")[0]).env("NOTIFY_SOCKET", socket));
         let mut message = [0; 100];
         let length = manager.recv(&mut message).expect("it becomes ready");
         assert_eq!(&message[..length], b"READY=1");
@@ -62,8 +65,10 @@ impl Unit<'_> {
     }
 
     fn run(&self, key: &str) {
-        let ended = ended(&mut self.command(key));
-        assert_eq!(ended.status, Some(0), "{key}: {}", ended.err);
+        for line in settings(key) {
+            let ended = ended(&mut self.command(line));
+            assert_eq!(ended.status, Some(0), "{line}: {}", ended.err);
+        }
     }
 
     fn claims(&self) -> Value {
@@ -74,10 +79,10 @@ impl Unit<'_> {
 
 #[test]
 fn the_unit_starts_reloads_and_restarts_without_a_gap() {
-    if !have(&["setpriv"]) {
-        return;
-    }
-    let Some(lab) = lab() else { return };
+    let Some(lab) = lab_with(&["setpriv", "ip"]) else { return };
+    // A host that protects itself: its interface carries the default route.
+    let route = ["ip", "route", "add", "default", "via", "198.18.0.1", "dev", "right0"];
+    assert_eq!(on(&lab, "right", &route).status, Some(0));
     let netns = lab.netns("right");
     let Some(_attached) = Attached::to(&netns, &[]) else { return };
     let scratch = Scratch::with_policy(SETS);
@@ -89,6 +94,8 @@ fn the_unit_starts_reloads_and_restarts_without_a_gap() {
     unit.run("ExecReload");
     let sets = run(&["scrub", "sets", "list", "--name", &unit.name]).out;
     assert!(sets.contains("other"), "{sets}");
+    let status = run(&["scrub", "status", "--name", &unit.name, "--json"]).out;
+    assert!(!status.contains("confirm_within_s"), "{status}");
     service.signal(Signal::SIGTERM);
     assert_eq!(service.end().status, Some(0));
     let claims = unit.claims();
