@@ -463,7 +463,7 @@ impl ScrubService {
                     let left = it.deadline.saturating_duration_since(Instant::now());
                     self.keep()?;
                     drop_by_thread(self.unconfirmed.take());
-                    Ok(json!({"confirmed": self.path, "left_s": left.as_secs_f64()}))
+                    Ok(json!({"confirmed": self.path.display().to_string(), "left_s": left.as_secs_f64()}))
                 }
                 Some(_) => Err(Error::Usage("the time to confirm is over".into())),
                 None => Err(Error::Usage("nothing to confirm".into())),

@@ -17,6 +17,8 @@ mod start;
 mod top;
 mod unit;
 
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
@@ -233,6 +235,27 @@ fn an_applied_policy_does_not_confirm_another_one() {
     scrubber.ask(&["apply", text(&scrubber.policy())]);
     assert!(!unconfirmed());
     scrubber.send(10, "203.0.113.9", "set", "bad");
+}
+
+#[test]
+fn a_policy_is_confirmed_whatever_its_name() {
+    let Some(lab) = lab() else { return };
+    let name = OsStr::from_bytes(b"policy-\xff.toml");
+    let folder = Rc::new(tempfile::tempdir().unwrap());
+    let path = folder.path().join(name);
+    std::fs::write(&path, SETS).unwrap();
+    let more = ["--confirm", "60s"];
+    let scrubber = Scrubber::start_with(folder, &lab, SETS, &more, |command| {
+        let words: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
+        let is_policy = |it: &OsString| it.as_bytes().ends_with(b"policy.toml");
+        *command = sluice(&[]);
+        command.args(
+            words.iter().map(|it| if is_policy(it) { path.as_os_str() } else { it.as_os_str() }),
+        );
+    });
+    assert!(scrubber.ask(&["confirm"]).contains("policy-\u{fffd}.toml confirmed"));
+    scrubber.send(10, "203.0.113.9", "set", "bad");
+    assert_eq!(scrubber.stop().status, Some(0));
 }
 
 #[test]
