@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -92,16 +91,13 @@ pub struct Made {
     /// The changes that succeeded, with their answers.
     pub changes: Vec<(Numbered, Value)>,
     pub refused: Vec<(u64, Error)>,
-    /// The changes that were not made, because of an [interruption](Changes::interrupt).
-    pub postponed: Vec<Numbered>,
     /// The failure to remove entries that have expired.
     pub expiry: Option<Error>,
 }
 
 /// The thread, and the changes that it makes.
 struct Making {
-    numbers: Vec<u64>,
-    interrupted: Arc<AtomicBool>,
+    changes: Vec<Numbered>,
     thread: io::Result<JoinHandle<Made>>,
 }
 
@@ -133,11 +129,6 @@ impl Changes {
         self.waiting.push_front((OWN, change));
     }
 
-    /// Returns the number of the last change.
-    pub fn last(&self) -> u64 {
-        self.last
-    }
-
     /// Returns true if nothing is being made.
     pub fn is_idle(&self) -> bool {
         self.making.is_none()
@@ -155,26 +146,23 @@ impl Changes {
         let count =
             self.waiting.iter().position(replaces).map_or(self.waiting.len(), |it| it.max(1));
         let changes: Vec<_> = self.waiting.drain(..count).collect();
-        let numbers = changes.iter().map(|it| it.0).collect();
-        let (live, interrupted) = (Arc::clone(live), Arc::new(AtomicBool::new(false)));
-        let is_over = Arc::clone(&interrupted);
+        let (live, to_make) = (Arc::clone(live), changes.clone());
         let thread = std::thread::Builder::new().name("tables".into());
-        let thread = thread.spawn(move || make(&live, changes, &recent, &is_over));
-        self.making = Some(Making { numbers, interrupted, thread });
+        let thread = thread.spawn(move || make(&live, to_make, &recent));
+        self.making = Some(Making { changes, thread });
     }
 
-    /// Stops the thread after the change that it makes now.
-    pub fn interrupt(&self) {
-        if let Some(making) = &self.making {
-            // Pairs with the loads in `make_changes`: an independent flag.
-            making.interrupted.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// Makes changes wait again, before the others.
-    pub fn postpone(&mut self, changes: Vec<Numbered>) {
-        for change in changes.into_iter().rev() {
-            self.waiting.push_front(change);
+    /// Makes room for a return to an earlier policy: the waiting policies are refused. The thread is left behind, because
+    /// it may wait for a file for ever; the changes that it makes wait again, before the others.
+    pub fn give_way(&mut self) {
+        let making = self.making.take().map(|it| it.changes);
+        let changes = making.into_iter().flatten().filter(|it| it.0 != OWN);
+        let waiting = std::mem::take(&mut self.waiting);
+        for (number, change) in changes.chain(waiting) {
+            match change {
+                Change::Apply { .. } => self.answer(number, failure(&overtaken())),
+                change => self.waiting.push_back((number, change)),
+            }
         }
     }
 
@@ -182,9 +170,9 @@ impl Changes {
     pub fn take(&mut self) -> Option<Made> {
         let is_finished =
             |it: &mut Making| it.thread.as_ref().map_or(true, JoinHandle::is_finished);
-        let Making { numbers, thread, .. } = self.making.take_if(is_finished)?;
+        let Making { changes, thread } = self.making.take_if(is_finished)?;
         let fail = |error: &dyn Fn() -> Error| {
-            let refused: Vec<_> = numbers.iter().map(|it| (*it, error())).collect();
+            let refused: Vec<_> = changes.iter().map(|it| (it.0, error())).collect();
             let expiry = refused.is_empty().then(&error);
             Made { refused, expiry, ..Made::default() }
         };
@@ -198,17 +186,6 @@ impl Changes {
                 Error::start("the thread for tables", io::Error::from_raw_os_error(code))
             }),
         })
-    }
-
-    /// Refuses the waiting policies, which a return to an earlier one overtakes.
-    pub fn refuse_policies(&mut self) {
-        let waiting = std::mem::take(&mut self.waiting);
-        for (number, change) in waiting {
-            match change {
-                Change::Apply { .. } => self.answer(number, failure(&overtaken())),
-                change => self.waiting.push_back((number, change)),
-            }
-        }
     }
 
     /// Keeps the answer to a change.
@@ -233,19 +210,14 @@ impl Changes {
 }
 
 /// Returns the error of a policy whose earlier one was not confirmed.
-pub fn overtaken() -> Error {
+fn overtaken() -> Error {
     let problem = "the present policy was not confirmed meanwhile, and the earlier one returns; apply it again";
     Error::Usage(problem.into())
 }
 
 /// Makes changes, and removes what has ended.
-fn make(
-    live: &EditedPolicy,
-    changes: Vec<Numbered>,
-    recent: &[TimedFrame],
-    interrupted: &AtomicBool,
-) -> Made {
-    let mut made = make_changes(live, changes, recent, interrupted);
+fn make(live: &EditedPolicy, changes: Vec<Numbered>, recent: &[TimedFrame]) -> Made {
+    let mut made = make_changes(live, changes, recent);
     let has_ended = live.next_end().is_some_and(|end| end <= Instant::now());
     if made.next.is_none() && has_ended {
         match next(live.clone(), Removed::default(), None) {
@@ -257,12 +229,7 @@ fn make(
 }
 
 /// Makes changes together; if that fails, one after the other, so that only those at fault are refused.
-fn make_changes(
-    live: &EditedPolicy,
-    changes: Vec<Numbered>,
-    recent: &[TimedFrame],
-    interrupted: &AtomicBool,
-) -> Made {
+fn make_changes(live: &EditedPolicy, changes: Vec<Numbered>, recent: &[TimedFrame]) -> Made {
     let mut made = Made::default();
     let (mut edited, mut done, mut is_checked) = (live.clone(), Vec::new(), false);
     let mut removed = Removed::default();
@@ -283,12 +250,8 @@ fn make_changes(
         Err(error) if done.len() == 1 => made.refused.push((done[0].0.0, error)),
         Err(_) => {
             for (change, _) in done {
-                if interrupted.load(Ordering::Relaxed) {
-                    made.postponed.push(change);
-                    continue;
-                }
                 let live = made.next.as_ref().map_or(live, |it| &it.edited);
-                let one = make_changes(live, vec![change], recent, interrupted);
+                let one = make_changes(live, vec![change], recent);
                 made.next = one.next.or(made.next);
                 made.changes.extend(one.changes);
                 made.refused.extend(one.refused);
@@ -396,10 +359,9 @@ mod tests {
     #[test]
     fn a_panic_refuses_the_changes_that_were_made() {
         let thread = std::thread::Builder::new().spawn(|| panic!("a test's"));
-        let mut changes = Changes {
-            making: Some(Making { numbers: vec![1, 2], interrupted: Arc::default(), thread }),
-            ..Changes::default()
-        };
+        let mut changes = Changes::default();
+        let two = [1, 2].map(|it| (it, Change::EndSession)).to_vec();
+        changes.making = Some(Making { changes: two, thread });
         let refused = made(&mut changes).refused;
         assert_eq!(refused.iter().map(|it| it.0).collect::<Vec<_>>(), [1, 2]);
         assert!(refused[0].1.to_string().contains("the thread panicked"), "{}", refused[0].1);
@@ -431,21 +393,36 @@ mod tests {
         live.add("bad", &["192.0.2.1/32".parse().expect("a network")], Some(Instant::now()))
             .expect("a set");
         let change = Change::DeleteRule { name: "none".into() };
-        let made = make(&live, vec![(1, change)], &[], &AtomicBool::new(false));
+        let made = make(&live, vec![(1, change)], &[]);
         assert_eq!(made.refused.len(), 1);
         assert_eq!(made.next.expect("the entry has ended").edited.added("bad").len(), 0);
     }
 
     #[test]
-    fn a_return_refuses_the_policies_that_wait() {
+    fn a_return_waits_for_no_thread_and_refuses_policies() {
         let mut changes = Changes::default();
-        let applied =
-            changes.push(Change::Apply { path: "/nowhere".into(), confirm: None }).expect("room");
-        changes.push(Change::DeleteRule { name: "none".into() }).expect("room");
-        changes.refuse_policies();
-        let answer = changes.find(applied).expect("it was answered").to_string();
-        assert!(answer.contains("not confirmed meanwhile"), "{answer}");
-        assert_eq!(changes.waiting.len(), 1);
+        // Such as a file of a server that the policy cut off.
+        let (_end, never) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::Builder::new().spawn(move || {
+            let _ = never.recv();
+            Made::default()
+        });
+        let delete = || Change::DeleteRule { name: "none".into() };
+        let apply = || Change::Apply { path: "/nowhere".into(), confirm: None };
+        let mut push = |change| changes.push(change).expect("room");
+        let making = [delete(), apply()].map(|it| (push(it.clone()), it)).to_vec();
+        let applied = push(apply());
+        push(delete());
+        changes.waiting.drain(..2);
+        changes.making = Some(Making { changes: making, thread });
+        assert!(changes.take().is_none());
+        changes.give_way();
+        assert!(changes.is_idle());
+        for number in [2, applied] {
+            let answer = changes.find(number).expect("it was answered").to_string();
+            assert!(answer.contains("not confirmed meanwhile"), "{answer}");
+        }
+        assert_eq!(changes.waiting.iter().map(|it| it.0).collect::<Vec<_>>(), [1, 4]);
     }
 
     #[test]
@@ -461,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interruption_postpones_what_is_made_alone() {
+    fn of_changes_that_fail_together_each_is_made_alone() {
         // Neither has tables.
         let ports: Vec<_> = (0..65).map(|it| it * 2).collect();
         let rule = |name: &str| {
@@ -470,18 +447,8 @@ mod tests {
             );
             Change::AddRule { text, first: false, until: None }
         };
-        let changes = || vec![(1, rule("a")), (2, rule("b"))];
-        let live = EditedPolicy::default();
-        let refused = make(&live, changes(), &[], &AtomicBool::new(false)).refused;
+        let changes = vec![(1, rule("a")), (2, rule("b"))];
+        let refused = make(&EditedPolicy::default(), changes, &[]).refused;
         assert_eq!(refused.iter().map(|it| it.0).collect::<Vec<_>>(), [1, 2]);
-        let made = make(&live, changes(), &[], &AtomicBool::new(true));
-        assert_eq!(made.refused.len(), 0);
-        let mut waiting = Changes::default();
-        waiting.push(Change::DeleteRule { name: "none".into() }).expect("room");
-        waiting.postpone(made.postponed);
-        assert!(matches!(
-            &*waiting.waiting.make_contiguous(),
-            [(1, _), (2, _), (1, Change::DeleteRule { .. })]
-        ));
     }
 }

@@ -10,7 +10,7 @@ use sluicegate::error::{Error, Result};
 use sluicegate_scrub::program::Mode;
 use sluicegate_scrub::scrubber::{EditedPolicy, Memory, Removed, Report, Scrubber};
 
-use super::changes::{Change, Changes, Made, OWN, overtaken};
+use super::changes::{Change, Changes, Made, OWN};
 use super::control::Request;
 use super::names_file::NamesFile;
 use super::subscribers::Subscribers;
@@ -57,8 +57,8 @@ struct Unconfirmed {
     deadline: Instant,
     /// Without a policy to return to, the scrubber stops.
     earlier: Option<Earlier>,
-    /// The last change before the deadline passed, once it has.
-    over: Option<u64>,
+    /// The deadline has passed.
+    is_overdue: bool,
 }
 
 /// The last confirmed policy.
@@ -148,7 +148,7 @@ impl ScrubService {
         self.unconfirmed = time.map(|time| Unconfirmed {
             deadline: Instant::now() + time,
             earlier: None,
-            over: None,
+            is_overdue: false,
         });
     }
 
@@ -211,7 +211,7 @@ impl ScrubService {
             self.samples.swap(0, 1);
             self.samples[1] = (now, self.scrubber.report());
         }
-        if self.unconfirmed.as_ref().is_some_and(|it| it.over.is_none() && now >= it.deadline) {
+        if self.unconfirmed.as_ref().is_some_and(|it| !it.is_overdue && now >= it.deadline) {
             self.return_to_earlier();
         }
         self.subscribers.read(&mut self.scrubber);
@@ -221,12 +221,11 @@ impl ScrubService {
 
     fn return_to_earlier(&mut self) {
         let Some(it) = &mut self.unconfirmed else { return };
-        it.over = Some(self.changes.last());
+        it.is_overdue = true;
         match &it.earlier {
             Some(Earlier { path, .. }) => {
                 try_say(format_args!("not confirmed: back to {}", path.display()));
-                self.changes.refuse_policies();
-                self.changes.interrupt();
+                self.changes.give_way();
             }
             None => {
                 try_say("not confirmed: the scrubber stops");
@@ -257,7 +256,7 @@ impl ScrubService {
     fn own_change(&self) -> Option<Change> {
         match &self.unconfirmed {
             Some(Unconfirmed {
-                over: Some(_),
+                is_overdue: true,
                 earlier: Some(Earlier { policy, removed, .. }),
                 ..
             }) => Some(Change::Return { policy: Arc::clone(policy), removed: Arc::clone(removed) }),
@@ -268,7 +267,7 @@ impl ScrubService {
 
     /// Returns true once the time to confirm is over, until the earlier policy has returned.
     fn is_overdue(&self) -> bool {
-        self.unconfirmed.as_ref().is_some_and(|it| it.over.is_some())
+        self.unconfirmed.as_ref().is_some_and(|it| it.is_overdue)
     }
 
     /// Stops, because the earlier policy cannot return: the unconfirmed one must not stay.
@@ -288,7 +287,6 @@ impl ScrubService {
     }
 
     fn install(&mut self, made: Made) {
-        self.changes.postpone(made.postponed);
         for (number, error) in made.refused {
             match number {
                 OWN if self.is_overdue() => self.stop_without_earlier(&error),
@@ -302,7 +300,7 @@ impl ScrubService {
         let Some(next) = made.next else { return };
         // A policy is made alone.
         let refused = made.changes.first().and_then(|((number, change), _)| {
-            self.refusal(*number, change).map(|error| (*number, failure(&error)))
+            self.refusal(change).map(|error| (*number, failure(&error)))
         });
         if let Some((number, error)) = refused {
             self.changes.answer(number, error);
@@ -360,12 +358,8 @@ impl ScrubService {
     }
 
     /// Returns the error of a policy that must not be applied now.
-    fn refusal(&self, number: u64, change: &Change) -> Option<Error> {
+    fn refusal(&self, change: &Change) -> Option<Error> {
         let Change::Apply { confirm, .. } = change else { return None };
-        let over = self.unconfirmed.as_ref().and_then(|it| it.over);
-        if over.is_some_and(|last| number <= last) {
-            return Some(overtaken());
-        }
         let problem = match &self.guarded {
             _ if confirm.is_some() => return None,
             _ if self.unconfirmed.is_some() => {
@@ -401,7 +395,8 @@ impl ScrubService {
         }
         let policy = Arc::clone(earlier);
         let earlier = Earlier { policy, path: earlier_path, removed: Arc::new(removed) };
-        self.unconfirmed = Some(Unconfirmed { deadline, earlier: Some(earlier), over: None });
+        self.unconfirmed =
+            Some(Unconfirmed { deadline, earlier: Some(earlier), is_overdue: false });
     }
 
     /// Keeps the program as [`keep`](Self::keep) does, and prints a failure.
@@ -430,7 +425,7 @@ impl ScrubService {
             unconfirmed: self
                 .unconfirmed
                 .as_ref()
-                .filter(|it| it.over.is_none())
+                .filter(|it| !it.is_overdue)
                 .map(|it| it.deadline.saturating_duration_since(Instant::now())),
         }
     }
@@ -459,7 +454,7 @@ impl ScrubService {
                 Ok(self.subscribers.take(client, choice, &mut self.scrubber))
             }
             Request::Confirm { .. } => match &self.unconfirmed {
-                Some(it) if it.over.is_none() => {
+                Some(it) if !it.is_overdue => {
                     let left = it.deadline.saturating_duration_since(Instant::now());
                     self.keep()?;
                     drop_by_thread(self.unconfirmed.take());
