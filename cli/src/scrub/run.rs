@@ -18,7 +18,7 @@ use sluicegate_scrub::policy::{MAX_SETS, Set};
 use sluicegate_scrub::program;
 use sluicegate_scrub::scrubber::{Candidate, EditedPolicy, LIMIT_KEYS, Options, SESSION, Scrubber};
 
-use super::names_file::NamesFile;
+use super::names_file::{self, NamesFile};
 use super::report::{self, StatusLines};
 use super::return_path::ReturnArgs;
 use super::service::ScrubService;
@@ -240,10 +240,13 @@ pub fn run(args: RunArgs) -> anyhow::Result<()> {
     let lines = StatusLines::start(args.prints_lines())?;
     let candidate = Candidate::build(edited.policy())?;
     candidate.check(&[])?;
-    let names = NamesFile::of(&args.socket, server.path());
-    let earlier = names.read();
+    let mut names = NamesFile::of(&args.socket, server.path());
+    let kept = names_file::owner(netns, &interfaces[0]);
+    let earlier = kept.and_then(|owner| names.read(owner));
     let start = || Scrubber::start(&interfaces, candidate, &options, earlier.as_ref());
     let scrubber = netns::run_in(netns, start)?;
+    names.set_owner(names_file::owner(netns, &interfaces[0]));
+    // From here on the policy decides: a blocked output must not hold up its deadline.
     for (interface, reason) in scrubber.fallbacks() {
         try_say(format_args!("{interface}: skb mode, a tenth as fast as native: {reason}"));
     }

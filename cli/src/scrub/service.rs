@@ -171,6 +171,7 @@ impl ScrubService {
                 let (mut edited, now) = ((*self.edited).clone(), Instant::now());
                 say_removed(&edited.return_to(&policy, &removed, now));
                 edited.expire(now);
+                let _ = self.names.remove();
                 if let Err(error) = self.scrubber.apply(edited.policy()).and_then(|()| self.keep())
                 {
                     try_say(format_args!("the scrubber stops: {error}"));
@@ -311,7 +312,10 @@ impl ScrubService {
         if is_tried {
             self.scrubber.release();
         }
+        // If the command is killed before the update below, the next run continues no counters by wrong names.
+        let _ = self.names.remove();
         if let Err(error) = self.scrubber.install(next.candidate) {
+            self.names.update(&self.scrubber);
             // The earlier policy stays.
             if is_tried && self.unconfirmed.is_none() {
                 self.keep_again();

@@ -117,5 +117,8 @@ mod tests {
             NamedCause { stage: StageName::Set, name: "bad".into(), verdict: Some(Verdict::Drop) };
         assert_eq!(report.find(&bad), Count { packets: 6, bytes: 360 });
         assert_eq!("1 nothing".parse::<CounterNames>(), Err(InvalidLine(1)));
+        let most = format!("{text}- set drop {} 0 bad\n", u64::MAX);
+        let report = most.parse::<CounterNames>().unwrap().report(&counts);
+        assert_eq!(report.find(&bad).packets, u64::MAX);
     }
 }

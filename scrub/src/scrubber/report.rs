@@ -185,8 +185,9 @@ impl Report {
 
 impl Count {
     fn add(&mut self, other: Self) {
-        self.packets += other.packets;
-        self.bytes += other.bytes;
+        // Counts of a file may be any.
+        self.packets = self.packets.saturating_add(other.packets);
+        self.bytes = self.bytes.saturating_add(other.bytes);
     }
 }
 

@@ -196,3 +196,21 @@ fn a_killed_command_fails_open_or_closed() {
         }
     }
 }
+
+#[test]
+fn the_counters_of_another_program_do_not_go_on() {
+    let Some(lab) = lab() else { return };
+    let netns = lab.netns("right");
+    let Some(_attached) = Attached::to(&netns, &[]) else { return };
+    let folder = Rc::new(tempfile::tempdir().unwrap());
+    let start = || Scrubber::start_in(Rc::clone(&folder), &lab, SETS, &["--resident"]);
+    start().stop();
+    // It has another socket, and so another file for the names.
+    let other = SETS.replace("set.bad", "set.worse");
+    let scrubber = Scrubber::start(&lab, &other, &["--resident"]);
+    scrubber.send(10, "203.0.113.9", "set", "worse");
+    scrubber.stop();
+    let scrubber = start();
+    assert_eq!(scrubber.count("set", "bad"), 0);
+    scrubber.ask(&["stop"]);
+}
