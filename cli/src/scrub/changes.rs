@@ -180,6 +180,7 @@ impl Changes {
             Ok(Ok(made)) => made,
             Ok(Err(_)) => fail(&|| {
                 Error::system("make", "the tables", io::Error::other("the thread panicked"))
+                    .remedy("report this with the policy and the change")
             }),
             Err(error) => fail(&|| {
                 let code = error.raw_os_error().unwrap_or(Errno::EAGAIN as i32);

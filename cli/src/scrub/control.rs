@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Subcommand;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sluicegate::control::Client;
+use sluicegate::control::{Client, MAX_LINE_BYTES};
 use sluicegate::error::Error;
 
 use super::rules::RulesAction;
@@ -189,7 +189,17 @@ fn send(socket: &SocketArgs, request: &Request) -> anyhow::Result<Value> {
 
 /// Sends a request. Returns the answer.
 pub fn exchange(client: &mut Client, request: &Request) -> anyhow::Result<Value> {
-    let answer: Value = serde_json::from_str(&client.ask(&serde_json::to_string(request)?)?.0)?;
+    let line = serde_json::to_string(request)?;
+    if line.len() > MAX_LINE_BYTES {
+        let remedy = match request {
+            Request::Sets(_) => "put the networks into a file: sluice scrub sets load SET FILE",
+            _ => "put the rule into the policy, and apply that: sluice scrub apply FILE",
+        };
+        let problem =
+            format!("the request has {} bytes, and at most {MAX_LINE_BYTES} fit", line.len());
+        return Err(Error::Usage(format!("{problem}; {remedy}")).into());
+    }
+    let answer: Value = serde_json::from_str(&client.ask(&line)?.0)?;
     let Some(error) = answer["error"].as_str() else { return Ok(answer) };
     Err(failed_answer(error, answer["kind"].as_str()).into())
 }

@@ -138,7 +138,7 @@ fn recorded(policy: &Policy, path: &Path, number: u64) -> anyhow::Result<(Vec<u8
             Some(_) => {}
         }
     }
-    Err(wrong(format!("there is no packet {number}, but {at} in all")).into())
+    Err(wrong(format!("it has no packet {number}, but {at} packets; give a lower --number")).into())
 }
 
 impl ExplainArgs {

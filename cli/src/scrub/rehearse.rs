@@ -20,7 +20,7 @@ use crate::recorded::Recorded;
 use crate::signals::Signals;
 use crate::units::{packets_word, show_count, show_percent};
 
-/// Packets between two looks at the signals.
+/// Packets between two checks for signals.
 const SIGNAL_INTERVAL: u64 = 1 << 12;
 
 const EXAMPLES: &str = "\
@@ -215,7 +215,7 @@ impl<'a> Rehearsed<'a> {
         let Some(limit) = limit else { return Ok(()) };
         if all == 0 {
             anyhow::bail!(
-                "no packet of {} was rehearsed, which --{flag} needs; name other captures",
+                "cannot check --{flag}: no packet of {} was rehearsed; name other captures",
                 self.side.name()
             );
         }

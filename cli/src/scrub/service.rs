@@ -283,7 +283,7 @@ impl ScrubService {
     fn try_again(&mut self, what: &str, error: &Error) {
         self.next_try = Instant::now() + RETRY_INTERVAL;
         if !std::mem::replace(&mut self.has_failed, true) {
-            try_say(format_args!("{what}: {error}"));
+            try_say(format_args!("{what}: {error}; trying again each second"));
         }
     }
 
@@ -291,12 +291,12 @@ impl ScrubService {
         for (number, error) in made.refused {
             match number {
                 OWN if self.is_overdue() => self.stop_without_earlier(&error),
-                OWN => self.try_again("the present policy stays for now", &error),
+                OWN => self.try_again("cannot end the pass of the SSH session", &error),
                 _ => self.changes.answer(number, failure(&error)),
             }
         }
         if let Some(error) = &made.expiry {
-            self.try_again("what has ended stays for now", error);
+            self.try_again("cannot remove expired entries", error);
         }
         let Some(next) = made.next else { return };
         // A policy is made alone.
@@ -324,7 +324,7 @@ impl ScrubService {
             if made.changes.iter().any(|it| matches!(it.0.1, Change::Return { .. })) {
                 self.stop_without_earlier(&error);
             } else if made.changes.iter().all(|it| it.0.0 == OWN) {
-                self.try_again("the earlier policy stays for now", &error);
+                self.try_again("cannot replace the tables", &error);
             }
             for ((number, _), _) in made.changes.iter().filter(|it| it.0.0 != OWN) {
                 self.changes.answer(*number, failure(&error));
@@ -464,8 +464,12 @@ impl ScrubService {
                     drop_by_thread(self.unconfirmed.take());
                     Ok(json!({"confirmed": self.path.display().to_string(), "left_s": left.as_secs_f64()}))
                 }
-                Some(_) => Err(Error::Usage("the time to confirm is over".into())),
-                None => Err(Error::Usage("nothing to confirm".into())),
+                Some(_) => Err(Error::Usage(
+                    "the time to confirm is over, and the earlier policy returns; apply the new one again".into(),
+                )),
+                None => Err(Error::Usage(
+                    "nothing to confirm; `sluice scrub apply FILE --confirm 60s` applies a policy that needs it".into(),
+                )),
             },
             Request::Stop { .. } => {
                 self.done = true;

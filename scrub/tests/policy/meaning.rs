@@ -189,7 +189,7 @@ fn conditions_match_what_the_expression_matches() {
         let never = match &read {
             Ok(_) => false,
             Err(error) if error.to_string().contains("no packet matches") && joins_all => true,
-            // A rule cannot say it.
+            // No rule matches that.
             Err(_) => continue,
         };
         let filter = match Filter::compile(&expression, ETHERNET) {

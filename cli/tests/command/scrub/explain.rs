@@ -76,7 +76,7 @@ fn packets_of_a_capture_are_charged_to_limits_in_their_order() {
     assert_eq!(verdicts, ["pass", "drop", "pass", "pass"]);
     let policy = scratch.policy();
     let words = ["scrub", "explain", &policy, "--capture", &capture, "--number"];
-    refused(&[&words[..], &["5"]].concat(), "a.pcap: there is no packet 5, but 4 in all");
+    refused(&[&words[..], &["5"]].concat(), "a.pcap: it has no packet 5, but 4 packets");
     refused(&[&words[..], &["0"]].concat(), "0");
 }
 

@@ -25,6 +25,10 @@ fn an_added_network_drops_from_the_next_packet_on_until_it_is_deleted() {
     scrubber.refused(&["sets", "list", "worse"], "no set 'worse'; available: good, bad");
     scrubber.refused(&["sets", "del", "bad", "192.0.2.1"], "set bad has no entry 192.0.2.1/32");
     scrubber.refused(&["sets", "add", "bad", "192.0.2.1/24"], "bits behind its length");
+    let many: Vec<_> = (0..2000).map(|it| format!("2001:db8::{it:x}")).collect();
+    let many: Vec<_> =
+        ["sets", "add", "bad"].into_iter().chain(many.iter().map(|it| &**it)).collect();
+    scrubber.refused(&many, "; put the networks into a file: sluice scrub sets load SET FILE");
     assert_eq!(scrubber.stop().status, Some(0));
 }
 

@@ -79,7 +79,7 @@ impl Policy {
     /// let text = "[[rule]]\nname = 'no-telnet'\nmatch = { dport = 70000 }\naction = 'drop'\n";
     /// assert_eq!(
     ///     Policy::parse(text).unwrap_err().to_string(),
-    ///     "line 3, column 19: rule no-telnet: dport: 70000 is too much: write a number from 0 to 65535, \
+    ///     "line 3, column 19: rule no-telnet: dport: 70000 is above the maximum: write a number from 0 to 65535, \
     ///      or a range like \"8-9\"\n 3 | match = { dport = 70000 }\n   |                   ^^^^^"
     /// );
     /// ```

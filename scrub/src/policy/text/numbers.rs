@@ -108,7 +108,7 @@ fn read_one(
     let wrong = |problem: String| Fault::new(&place(value), object, problem);
     let fits = |number: Option<u32>, text: &str| {
         let fitting = number.filter(|it| *it <= max);
-        fitting.ok_or_else(|| wrong(format!("{text} is too much: write {right}")))
+        fitting.ok_or_else(|| wrong(format!("{text} is above the maximum: write {right}")))
     };
     let text = match value.get_ref() {
         DeValue::String(text) => text.trim(),

@@ -33,8 +33,7 @@ impl Parser<'_> {
             "icmp" => (0, 1),
             "icmp6" => (1, 58),
             _ => {
-                let problem =
-                    "a rule cannot say it: write match = { payload = { } }, or another condition";
+                let problem = "rules do not compare these bytes: write match = { payload = { } }, or another condition";
                 return Err(ExpressionError::new(word.at.clone(), problem));
             }
         };

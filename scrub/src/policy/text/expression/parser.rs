@@ -63,7 +63,8 @@ pub(super) fn parse(text: &str) -> Parsed<Terms> {
     match parser.peek() {
         None => Ok(terms),
         Some(token) => {
-            let problem = format!("'{}' is too much: join conditions by and", token.text);
+            let problem =
+                format!("'{}' follows a complete expression: join conditions by and", token.text);
             Err(ExpressionError::new(token.at.clone(), problem))
         }
     }
@@ -174,7 +175,7 @@ impl<'a> Parser<'a> {
                 return self.qualified(None, None, token.at.start);
             }
             text => {
-                let problem = format!("a rule cannot say '{text}'; {WORDS}");
+                let problem = format!("rules do not know '{text}'; {WORDS}");
                 return Err(ExpressionError::new(token.at, problem));
             }
         };
@@ -328,7 +329,7 @@ impl<'a> Parser<'a> {
         let value = self.take(right)?;
         let vlan = number(&value, 4095)?;
         if vlan == 0 {
-            let problem = "a rule cannot say priority tags; match = { vlan = 0 } is no tag";
+            let problem = "rules do not match priority tags; match = { vlan = 0 } matches packets without a tag";
             return Err(ExpressionError::new(value.at, problem));
         }
         Ok(Terms::default().number(Field::Vlan, vlan, vlan, &(word.at.start..value.at.end)))

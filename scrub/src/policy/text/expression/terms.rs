@@ -168,7 +168,7 @@ impl Terms {
             (field.max_if_common(), &mut term.alternatives)
         else {
             let problem = format!(
-                "rules cannot say not of {}: write a rule before this one that matches it, with action = \"continue\"",
+                "rules cannot exclude {}: write a rule before this one that matches it, with action = \"continue\"",
                 field.name()
             );
             return Err(ExpressionError::new(at, problem));
