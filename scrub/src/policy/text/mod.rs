@@ -102,19 +102,28 @@ impl Policy {
     /// # Errors
     /// The first error in the text; the policy has a rule of this name, or too many rules or limits with it.
     pub fn parse_rule(&self, text: &str) -> Result<Rule, PolicyError> {
-        let text = match text.trim() {
-            text if text.starts_with('{') => format!("rule = [{text}]"),
-            text if text.starts_with("[[") => text.into(),
-            text => format!("[[rule]]\n{text}"),
+        let (before, after) = match text.trim_start() {
+            text if text.starts_with('{') => ("rule = [", "]"),
+            text if text.starts_with("[[") => ("", ""),
+            _ => ("[[rule]]\n", ""),
         };
+        let document = format!("{before}{text}{after}");
+        // Errors show the user's text.
         let origin = Origin { name: String::new(), text: text.into() };
-        let table = parse_table(&origin.text).map_err(|fault| origin.locate(fault))?;
-        let mut reader = PolicyReader::new(&origin.text);
+        let locate = |mut fault: Fault| {
+            if let Position::Text(span) = &mut fault.place {
+                let shifted = |at: usize| at.saturating_sub(before.len()).min(text.len());
+                *span = shifted(span.start)..shifted(span.end);
+            }
+            origin.locate(fault)
+        };
+        let table = parse_table(&document).map_err(locate)?;
+        let mut reader = PolicyReader::new(&document);
         let named =
             self.sets.iter().map(|it| Set { networks: Vec::new(), name: it.name.clone(), ..*it });
         reader.policy.sets = named.collect();
         reader.limits = self.limits().count();
-        reader.one_rule(&table, self).map_err(|fault| origin.locate(fault))
+        reader.one_rule(&table, self).map_err(locate)
     }
 }
 
