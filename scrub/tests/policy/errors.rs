@@ -1,5 +1,7 @@
 //! Each error has its line, column, marks, object and remedy.
 
+use std::net::Ipv4Addr;
+
 use sluicegate_scrub::policy::Policy;
 
 /// Checks rows of a text, the marked part of it (its last occurrence), the object, and the begin of the problem.
@@ -620,6 +622,45 @@ fn of_matches() {
         ),
     ];
     check_matches(&rows);
+}
+
+#[test]
+fn of_a_long_list_of_addresses() {
+    let list = |count: u32| {
+        let list: Vec<_> = (0..count).map(|it| format!("'{}'", Ipv4Addr::from(it))).collect();
+        format!("[[rule]]\nname = 'x'\nmatch = {{ src = [{}] }}\naction = 'drop'\n", list.join(","))
+    };
+    Policy::parse(&list(4096)).unwrap();
+    let error = Policy::parse(&list(4097)).unwrap_err().to_string();
+    let problem = "rule x: src: more than 4096 addresses: put them into a set, and write src_set";
+    assert!(error.ends_with(problem), "{error}");
+}
+
+/// An added rule has several forms.
+#[test]
+fn of_an_added_rule_show_its_text() {
+    for (text, shown) in [
+        (
+            "{ name = 'x', match = { sport = 70000 } }",
+            "line 1, column 33: rule x: sport: 70000 is above",
+        ),
+        (
+            "\n { name = 'x', match = { sport = 70000 } }",
+            "line 2, column 34: rule x: sport: 70000 is above",
+        ),
+        (
+            "name = 'x'\nmatch = { sport = 70000 }",
+            "line 2, column 19: rule x: sport: 70000 is above",
+        ),
+        ("[[rule]]\nname = 'x'\nmatch = { sport = 70000 }", "line 3, column 19: rule x: sport"),
+        ("{ name = 'x' match }", "line 1, column 14: TOML"),
+        ("x", "line 1, column 2: TOML"),
+    ] {
+        let error = Policy::default().parse_rule(text).unwrap_err().to_string();
+        assert!(error.starts_with(shown), "{error}");
+        let line = error.lines().nth(1).unwrap().split_once(" | ").unwrap().1;
+        assert!(text.lines().any(|it| it == line), "{error}");
+    }
 }
 
 #[test]

@@ -46,6 +46,8 @@ const FRAGMENTS: &[(&str, &[FlagCondition])] = &[
     ("dont-fragment", &[FlagCondition { mask: 1, value: 1 }]),
 ];
 
+/// Maximum addresses of a field. Those of a longer list are not compared with each other.
+const MAX_ADDRESSES: usize = 4096;
 /// Maximum bytes of a payload that a rule compares.
 const MAX_PAYLOAD: usize = 8;
 
@@ -146,7 +148,14 @@ fn push(to: &mut Vec<AddressCondition>, condition: AddressCondition) {
 }
 
 fn addresses(to: &mut Vec<AddressCondition>, value: &Value, key: &str) -> Result<(), Fault> {
-    for value in each(value, key)? {
+    let values = each(value, key)?;
+    if values.len() > MAX_ADDRESSES {
+        let problem = format!(
+            "more than {MAX_ADDRESSES} addresses: put them into a set, and write {key}_set"
+        );
+        return Err(Fault::new(&place(value), key, problem));
+    }
+    for value in values {
         push(to, AddressCondition::Network(networks::read(value, key)?));
     }
     Ok(())
