@@ -84,12 +84,15 @@ fn show(
     Ok(())
 }
 
+/// Keys of the totals.
+const TOTALS: [&str; 3] = ["passed", "dropped", "answered"];
+
 /// The state of the view.
 #[derive(Default)]
 struct View {
     status: Value,
-    /// The recent rates: passed and dropped.
-    history: VecDeque<[f64; 2]>,
+    /// The recent rates of the [`TOTALS`].
+    history: VecDeque<[f64; 3]>,
 }
 
 impl View {
@@ -97,27 +100,28 @@ impl View {
         if self.history.len() == INTERVALS {
             self.history.pop_front();
         }
-        self.history.push_back(["passed", "dropped"].map(|key| pps(&status[key])));
+        self.history.push_back(TOTALS.map(|key| pps(&status[key])));
         self.status = status;
     }
 
-    /// Returns the counters of dropped packets: rates descending, then counts.
-    fn droppers(&self) -> Vec<&Value> {
+    /// Returns the counters of packets that do not pass: rates descending, then counts.
+    fn stoppers(&self) -> Vec<&Value> {
         let counters = self.status["counters"].as_array().into_iter().flatten();
-        let mut droppers: Vec<_> = counters.filter(|it| it["verdict"] == "drop").collect();
-        droppers.sort_by(|a, b| {
+        let stops = |it: &&Value| it["verdict"] == "drop" || it["verdict"] == "answer";
+        let mut stoppers: Vec<_> = counters.filter(stops).collect();
+        stoppers.sort_by(|a, b| {
             let packets = |it: &Value| it["packets"].as_u64();
             pps(b).total_cmp(&pps(a)).then_with(|| packets(b).cmp(&packets(a)))
         });
-        droppers
+        stoppers
     }
 
     /// Returns a total: its rate, its count, and its recent rates.
-    fn total(&self, key: &str, way: usize, width: usize) -> Line<'static> {
-        let total = &self.status[key];
+    fn total(&self, at: usize, width: usize) -> Line<'static> {
+        let (key, total) = (TOTALS[at], &self.status[TOTALS[at]]);
         let recent = || self.history.iter().skip(self.history.len().saturating_sub(width));
         let highest = recent().flatten().copied().fold(0.0, f64::max);
-        let blocks: String = recent().map(|it| block(it[way], highest)).collect();
+        let blocks: String = recent().map(|it| block(it[at], highest)).collect();
         let packets = show_count(total["packets"].as_u64().unwrap_or(0));
         Line::from(vec![
             Span::raw(format!(" {key:<8}")),
@@ -128,7 +132,7 @@ impl View {
 
     fn draw(&self, frame: &mut Frame) {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let heights = [Constraint::Length(4), Constraint::Min(2), Constraint::Length(1)];
+        let heights = [Constraint::Length(5), Constraint::Min(2), Constraint::Length(1)];
         let [head, body, foot] = Layout::vertical(heights).areas(frame.area());
         let interfaces = self.status["interfaces"].as_array().into_iter().flatten();
         let interfaces: Vec<_> = interfaces.map(text).collect();
@@ -138,26 +142,28 @@ impl View {
         let width = usize::from(head.width).saturating_sub(52).min(INTERVALS);
         let lines = vec![
             Line::from(vec![Span::styled(" sluice scrub top", BOLD), Span::raw(about)]),
-            self.total("passed", 0, width),
-            self.total("dropped", 1, width),
+            self.total(0, width),
+            self.total(1, width),
+            self.total(2, width),
         ];
         frame.render_widget(Paragraph::new(lines), head);
-        let all = pps(&self.status["dropped"]);
-        let heads = [("pps", true), ("share", true), ("packets", true), ("stage", false)];
-        let heads = heads.into_iter().chain([("name", false)]);
+        let all = pps(&self.status["dropped"]) + pps(&self.status["answered"]);
+        let heads = [("pps", true), ("share", true), ("packets", true), ("verdict", false)];
+        let heads = heads.into_iter().chain([("stage", false), ("name", false)]);
         let heads = heads.map(|(head, right)| cell(head.into(), DIM, right));
-        let rows = self.droppers().into_iter().map(|it| {
+        let rows = self.stoppers().into_iter().map(|it| {
             Row::new([
                 number(show_si(pps(it))),
                 number(show_percent(pps(it).round() as u64, all.round() as u64)),
                 number(show_count(it["packets"].as_u64().unwrap_or(0))),
+                cell(text(&it["verdict"]), Style::new(), false),
                 cell(text(&it["stage"]), Style::new(), false),
                 cell(text(&it["name"]), Style::new(), false),
             ])
         });
-        let widths = [NUMBER, NUMBER, 16, 14].map(Constraint::Length).into_iter();
+        let widths = [NUMBER, NUMBER, 16, 7, 14].map(Constraint::Length).into_iter();
         let table = Table::new(rows, widths.chain([Constraint::Fill(1)]));
-        let table = table.header(Row::new(heads)).block(pane(" dropped by ".into()));
+        let table = table.header(Row::new(heads)).block(pane(" dropped or answered by ".into()));
         frame.render_widget(table, body);
         frame.render_widget(Paragraph::new(" q quit").style(DIM), foot);
     }
@@ -183,25 +189,32 @@ mod tests {
                 "interfaces": ["eth0", "eth1"], "policy": "/etc/p.toml", "monitor": false,
                 "passed": {"packets": 7, "pps": 100.0},
                 "dropped": {"packets": 1_234_567, "pps": dropped},
+                "answered": {"packets": 8, "pps": 100.0},
                 "counters": [
                     counter("few", "drop", 100.0),
                     counter("passes", "pass", 7.0),
                     counter("most", "drop", 300.0),
+                    counter("challenge", "answer", 100.0),
                 ],
             })
         };
         let mut view = View::default();
         [50.0, 400.0].into_iter().for_each(|it| view.update(status(it)));
-        let mut terminal = Terminal::new(TestBackend::new(80, 10)).unwrap();
+        let mut terminal = Terminal::new(TestBackend::new(80, 12)).unwrap();
         terminal.draw(|frame| view.draw(frame)).unwrap();
         let buffer = terminal.backend().buffer();
         let row = |row: u16| -> String { (0..80).map(|it| buffer[(it, row)].symbol()).collect() };
-        let rows: Vec<_> = (0..10).map(|it| row(it).trim_end().to_owned()).collect();
+        let rows: Vec<_> = (0..12).map(|it| row(it).trim_end().to_owned()).collect();
         assert_eq!(rows[0], " sluice scrub top  eth0, eth1, /etc/p.toml");
         assert_eq!(rows[1], " passed       100 pps                    7 packets  ▂▂");
         assert_eq!(rows[2], " dropped      400 pps            1,234,567 packets  ▁█");
-        assert_eq!(rows[6], "      300      75 %            5,000 rule           most");
-        assert_eq!(rows[7], "      100      25 %            5,000 rule           few");
-        assert_eq!(rows[8], "");
+        assert_eq!(rows[3], " answered     100 pps                    8 packets  ▂▂");
+        assert_eq!(rows[7], "      300      60 %            5,000 drop    rule           most");
+        assert_eq!(rows[8], "      100      20 %            5,000 drop    rule           few");
+        assert_eq!(
+            rows[9],
+            "      100      20 %            5,000 answer  rule           challenge"
+        );
+        assert_eq!(rows[10], "");
     }
 }

@@ -17,7 +17,7 @@ fn top_shows_what_drops() {
     let mut script = on_a_terminal(&top);
     let mut keys = script.stdin.take().unwrap();
     let mut screen = Screen::of(script.stdout.take().unwrap());
-    for text in ["sluice scrub top", "dropped by", "1,234", "bad", "q quit"] {
+    for text in ["sluice scrub top", "dropped or answered by", "1,234", "bad", "q quit"] {
         screen.until(text);
     }
     keys.write_all(b"q").unwrap();
