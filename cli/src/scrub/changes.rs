@@ -202,10 +202,13 @@ impl Changes {
         if let Some((_, answer)) = self.answers.iter().find(|it| it.0 == number) {
             return Ok(answer.clone());
         }
-        let is_old = self.answers.front().is_some_and(|it| number < it.0);
-        match number > self.last || is_old {
-            true => Err(Error::Usage(format!("no change {number}"))),
-            false => Ok(json!({"change": number})),
+        let making = self.making.iter().flat_map(|it| &it.changes);
+        match number != OWN && making.chain(&self.waiting).any(|it| it.0 == number) {
+            true => Ok(json!({"change": number})),
+            false => Err(Error::Usage(format!(
+                "no change {number}: its number is wrong, or its answer is older than the last {MAX_ANSWERS}, which are \
+                 kept; send the request again"
+            ))),
         }
     }
 }
@@ -435,7 +438,23 @@ mod tests {
         }
         let error = push(&mut changes).expect_err("no room").to_string();
         assert_eq!(error, "too many changes wait; ask again later");
-        changes.find(MAX_WAITING as u64 + 1).expect_err("it has no number");
+        for number in [OWN, MAX_WAITING as u64 + 1] {
+            changes.find(number).expect_err("no change has it");
+        }
+        changes.find(1).expect("it waits");
+    }
+
+    #[test]
+    fn a_change_without_a_kept_answer_is_refused() {
+        let mut changes = Changes::default();
+        // They are not answered in order: the oldest number stays.
+        for number in (2..=MAX_ANSWERS as u64 + 1).chain([1]) {
+            changes.answer(number, Value::Null);
+        }
+        changes.find(2).expect_err("its answer is not kept");
+        for number in [1, 3] {
+            assert_eq!(changes.find(number).expect("an answer"), Value::Null);
+        }
     }
 
     #[test]
