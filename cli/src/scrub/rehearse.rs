@@ -15,7 +15,7 @@ use super::read_policy;
 use super::report::verdict_name;
 use super::run::limit_keys;
 use crate::edit;
-use crate::notice::write_printable;
+use crate::notice::{say, write_printable};
 use crate::recorded::Recorded;
 use crate::signals::Signals;
 use crate::units::{packets_word, show_count, show_percent};
@@ -97,6 +97,8 @@ struct Rehearsed<'a> {
     /// Packets of the files so far.
     number: u64,
     skipped: BTreeMap<Unfit, u64>,
+    /// The tally of what decided on no packet.
+    none: Tally,
     recorded: Option<Recorded>,
 }
 
@@ -117,7 +119,8 @@ pub fn rehearse(args: &RehearseArgs) -> anyhow::Result<()> {
         damage = damage.or(read.err());
         rehearsed.push(one);
     }
-    let result = Table::new(args, &policy, &rehearsed);
+    let complete = !signals.end_is_requested();
+    let result = Table::new(args, &policy, &rehearsed, complete);
     let out = &mut stdout().lock();
     match args.json {
         true => writeln!(out, "{}", result.to_json())?,
@@ -125,8 +128,13 @@ pub fn rehearse(args: &RehearseArgs) -> anyhow::Result<()> {
     }
     // The packets before the damage are in the result.
     damage.map_or(Ok(()), Err)?;
-    if signals.end_is_requested() && (args.min_drop.is_some() || args.max_peace_drop.is_some()) {
-        anyhow::bail!("the captures were not read to their end, because of a signal");
+    if !complete {
+        let problem = "the captures were not read to their end, because of a signal";
+        if args.min_drop.is_some() || args.max_peace_drop.is_some() {
+            anyhow::bail!("cannot compare the result with limits: {problem}; rehearse again");
+        }
+        say(problem);
+        return Ok(());
     }
     rehearsed.iter().try_for_each(|it| it.check(args))
 }
@@ -137,8 +145,8 @@ impl<'a> Rehearsed<'a> {
             true => Rehearsal::by_oracle(policy),
             false => Rehearsal::by_program(policy, args.limit_keys).map_err(suggest_oracle)?,
         };
-        let (skipped, recorded) = (BTreeMap::new(), None);
-        Ok(Self { side, files, rehearsal, number: 0, skipped, recorded })
+        let (skipped, none, recorded) = (BTreeMap::new(), Tally::default(), None);
+        Ok(Self { side, files, rehearsal, number: 0, skipped, none, recorded })
     }
 
     /// Rehearses the packets of the files, until their end or a signal. Returns the first damage of a file.
@@ -197,11 +205,11 @@ impl<'a> Rehearsed<'a> {
     fn check(&self, args: &RehearseArgs) -> anyhow::Result<()> {
         let all = self.rehearsal.all().packets();
         // An answer stops an attacker, and lets others go on.
-        let dropped = match self.side {
+        let stopped = match self.side {
             Side::Attack => all - self.rehearsal.of_verdict(Verdict::Pass).packets(),
             Side::Peace => self.dropped().packets(),
         };
-        let found = share(dropped, all);
+        let found = share(stopped, all);
         let (limit, flag, fails) = match self.side {
             Side::Attack => {
                 (args.min_drop, "min-drop", args.min_drop.is_some_and(|min| found < min))
@@ -222,12 +230,16 @@ impl<'a> Rehearsed<'a> {
         if !fails {
             return Ok(());
         }
+        let verdicts = match self.side {
+            Side::Attack => "dropped or answered",
+            Side::Peace => "dropped",
+        };
         anyhow::bail!(
-            "{} of {} packets of {} dropped ({}); --{flag} is {limit} %",
-            show_count(dropped),
+            "{} of {} packets of {} {verdicts} ({}); --{flag} is {limit} %",
+            show_count(stopped),
             show_count(all),
             self.side.name(),
-            show_percent(dropped, all)
+            show_percent(stopped, all)
         )
     }
 
@@ -241,9 +253,9 @@ impl<'a> Rehearsed<'a> {
             "packets": all.packets(),
             "sources": all.sources(),
             "skipped": skipped.collect::<Map<_, _>>(),
-            "passed": self.tally_json(Some(self.rehearsal.of_verdict(Verdict::Pass))),
-            "dropped": self.tally_json(Some(self.dropped())),
-            "answered": self.tally_json(Some(self.rehearsal.of_verdict(Verdict::Answer))),
+            "passed": self.tally_json(self.rehearsal.of_verdict(Verdict::Pass)),
+            "dropped": self.tally_json(self.dropped()),
+            "answered": self.tally_json(self.rehearsal.of_verdict(Verdict::Answer)),
         });
         if let Some(recorded) = self.recorded {
             value["recorded"] = recorded.to_json();
@@ -252,9 +264,9 @@ impl<'a> Rehearsed<'a> {
     }
 
     /// Returns packets and sources, and their percentages of all.
-    fn tally_json(&self, tally: Option<&Tally>) -> Value {
+    fn tally_json(&self, tally: &Tally) -> Value {
         let all = self.rehearsal.all();
-        let (packets, sources) = tally.map_or((0, 0), |it| (it.packets(), it.sources()));
+        let (packets, sources) = (tally.packets(), tally.sources());
         json!({
             "packets": packets,
             "packets_percent": share(packets, all.packets()),
@@ -264,9 +276,9 @@ impl<'a> Rehearsed<'a> {
     }
 
     /// Returns the cells of packets and sources.
-    fn cells(&self, tally: Option<&Tally>) -> [String; 4] {
+    fn cells(&self, tally: &Tally) -> [String; 4] {
         let all = self.rehearsal.all();
-        let (packets, sources) = tally.map_or((0, 0), |it| (it.packets(), it.sources()));
+        let (packets, sources) = (tally.packets(), tally.sources());
         let percent = |part, whole| show_percent(part, whole).trim_end_matches(" %").to_owned();
         [
             show_count(packets),
@@ -294,25 +306,33 @@ fn share(part: u64, whole: u64) -> f64 {
 }
 
 /// A row: stage, name, verdict, and the packets of each side.
-type Row<'a> = (&'static str, String, Verdict, Vec<Option<&'a Tally>>);
+type Row<'a> = (&'static str, String, Verdict, Vec<&'a Tally>);
 
 /// The result.
 struct Table<'a> {
     policy: &'a Path,
     by: &'static str,
+    /// All captures were read to their end.
+    complete: bool,
     sides: &'a [Rehearsed<'a>],
     rows: Vec<Row<'a>>,
 }
 
 impl<'a> Table<'a> {
-    fn new(args: &'a RehearseArgs, policy: &Policy, sides: &'a [Rehearsed<'a>]) -> Self {
+    fn new(
+        args: &'a RehearseArgs,
+        policy: &Policy,
+        sides: &'a [Rehearsed<'a>],
+        complete: bool,
+    ) -> Self {
         let rehearsals: Vec<_> = sides.iter().map(|it| &it.rehearsal).collect();
         let rows = deciding_parts(policy, &rehearsals).into_iter().map(|part| {
-            let tallies = rehearsals.iter().map(|it| it.decided_by(&part)).collect();
+            let tally = |it: &'a Rehearsed<'_>| it.rehearsal.decided_by(&part).unwrap_or(&it.none);
+            let tallies = sides.iter().map(tally).collect();
             (part.stage.name(), part.name, part.verdict, tallies)
         });
         let by = if args.oracle { "oracle" } else { "xdp" };
-        Self { policy: &args.policy, by, sides, rows: rows.collect() }
+        Self { policy: &args.policy, by, complete, sides, rows: rows.collect() }
     }
 
     fn to_json(&self) -> Value {
@@ -322,7 +342,7 @@ impl<'a> Table<'a> {
             row.insert("name".into(), name.as_str().into());
             row.insert("verdict".into(), verdict_name(Some(*verdict)).into());
             for (side, tally) in self.sides.iter().zip(tallies) {
-                row.insert(side.side.name().into(), side.tally_json(*tally));
+                row.insert(side.side.name().into(), side.tally_json(tally));
             }
             Value::Object(row)
         });
@@ -330,6 +350,7 @@ impl<'a> Table<'a> {
             "command": "scrub rehearse",
             "policy": self.policy.display().to_string(),
             "by": self.by,
+            "complete": self.complete,
             "rows": rows.collect::<Vec<_>>(),
         });
         for side in self.sides {
@@ -363,7 +384,7 @@ impl<'a> Table<'a> {
             let tallies: Vec<_> =
                 self.sides.iter().map(|it| it.rehearsal.of_verdict(verdict)).collect();
             let shown = verdict != Verdict::Answer || tallies.iter().any(|it| it.packets() > 0);
-            shown.then(|| ("all", String::new(), verdict, tallies.into_iter().map(Some).collect()))
+            shown.then(|| ("all", String::new(), verdict, tallies))
         });
         let totals: Vec<_> = totals.into_iter().flatten().collect();
         let heads = self.sides.iter().flat_map(|it| [it.side.name(), "%", "sources", "%"]);
@@ -373,9 +394,7 @@ impl<'a> Table<'a> {
         for (stage, name, verdict, tallies) in self.rows.iter().chain(&totals) {
             let mut line =
                 vec![(*stage).to_owned(), name.clone(), verdict_name(Some(*verdict)).to_owned()];
-            line.extend(
-                self.sides.iter().zip(tallies).flat_map(|(side, tally)| side.cells(*tally)),
-            );
+            line.extend(self.sides.iter().zip(tallies).flat_map(|(side, tally)| side.cells(tally)));
             lines.push(line);
         }
         write_columns(&lines, out)
