@@ -1,15 +1,20 @@
 //! Sampled packets of a running scrubber.
 
+use serde_json::json;
+
 use super::{SETS, Scrubber, text};
 use crate::support::*;
 
 /// A reader of samples, once the scrubber knows it.
 fn reader(scrubber: &Scrubber<'_>, what: &[&str]) -> Running {
-    let rates = || scrubber.json(&["status"])["sampling"].clone();
-    let before = rates();
+    let samples = || {
+        let rates = &scrubber.json(&["status"])["sampling"];
+        *rates != json!({"dropped": 10_000, "passed": 10_000})
+    };
+    eventually("the reader before it has left", || !samples());
     let command = [&["samples"], what].concat();
     let running = Running::unawaited(&mut sluice(&scrubber.words(&command)));
-    eventually("it samples", || rates() != before);
+    eventually("it samples", samples);
     running
 }
 

@@ -1,5 +1,10 @@
 //! Entries of sets, at run time.
 
+use std::path::Path;
+
+use serde_json::{Value, json};
+use sluicegate::control::Client;
+
 use super::{SETS, Scrubber, text};
 use crate::support::*;
 
@@ -54,15 +59,23 @@ fn a_hundred_thousand_networks_are_loaded_while_it_answers() {
     let network = |number: u32| std::net::Ipv4Addr::from(0x0b00_0000 + number * 7);
     let lines: String = (0..100_000).map(|it| format!("{}  # a host\n", network(it))).collect();
     let file = scrubber.file("hosts.txt", &lines);
-    let load = scrubber.words(&["sets", "load", "bad", text(&file)]);
-    let load = Running::unawaited(&mut sluice(&load));
+    let mut client = Client::connect(Path::new(&scrubber.socket)).unwrap();
+    let mut ask = |request: Value| -> Value {
+        serde_json::from_str(&client.ask(&request.to_string()).unwrap().0).unwrap()
+    };
+    let load = json!({"do": "sets", "action": "load", "set": "bad", "file": text(&file)});
+    let number = ask(load)["change"].clone();
+    // Statuses that were answered before a question for which the networks were still being loaded.
     let mut answers = 0;
-    while !load.has_ended() {
+    let answer = loop {
         scrubber.count("set", "bad");
+        let answer = ask(json!({"do": "change", "number": number}));
+        if answer.get("change").is_none() {
+            break answer;
+        }
         answers += 1;
-    }
-    let ended = load.end();
-    assert_eq!(ended.out, "100,000 networks added to set bad\n", "{}", ended.err);
+    };
+    assert_eq!(answer, json!({"set": "bad", "added": 100_000}));
     assert!(answers > 0);
     scrubber.send(10, &network(99_999).to_string(), "set", "bad");
     assert_eq!(scrubber.json(&["sets", "list"])["sets"][1]["networks"], 100_001);
