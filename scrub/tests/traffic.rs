@@ -323,7 +323,10 @@ fn connections_succeed(mode: Mode) {
         });
         println!("{address}: {seen:?} of {sent}, {:?}", scrubber.report());
         let connections = u64::from(connections);
-        assert_eq!(seen, Seen { flood: 0, resets: 0, syns: connections }, "{address}");
+        assert_eq!((seen.flood, seen.resets), (0, 0), "{address}");
+        // A client that waits for a CPU may repeat a SYN once more.
+        let repeated = 1 + connections / 100;
+        assert!((connections..=connections + repeated).contains(&seen.syns), "{address}: {seen:?}");
         assert_eq!(count(&scrubber, "challenge-answered"), kind * connections);
         assert!(count(&scrubber, "challenge") >= kind * connections + sent);
     }
