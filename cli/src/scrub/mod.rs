@@ -1,5 +1,6 @@
 //! `sluice scrub`: a filter against floods.
 
+mod added;
 mod changes;
 mod check;
 mod control;

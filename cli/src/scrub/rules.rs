@@ -9,10 +9,10 @@ use serde_json::{Map, Value, json};
 use sluicegate_scrub::policy::{Rule, RuleAction};
 use sluicegate_scrub::scrubber::EditedPolicy;
 
-use super::ClientArgs;
 use super::changes::Change;
 use super::control::seconds;
 use super::run::whole_seconds;
+use super::{ClientArgs, added};
 use crate::units::show_duration;
 
 const ADD_EXAMPLES: &str = "\
@@ -130,9 +130,7 @@ pub fn list(edited: &EditedPolicy) -> Value {
         entry.insert("name".into(), rule.name.as_str().into());
         entry.insert("action".into(), action_name(rule).into());
         entry.insert("added".into(), added.is_some().into());
-        if let Some(end) = added.and_then(|it| it.until) {
-            entry.insert("left_s".into(), end.saturating_duration_since(now).as_secs_f64().into());
-        }
+        added::insert_left(&mut entry, added.and_then(|it| it.until), now);
         Value::Object(entry)
     });
     json!({"rules": rules.collect::<Vec<_>>()})
@@ -141,13 +139,7 @@ pub fn list(edited: &EditedPolicy) -> Value {
 fn print_rules(answer: &Value, out: &mut impl Write) -> io::Result<()> {
     for it in answer["rules"].as_array().into_iter().flatten() {
         let [name, action] = ["name", "action"].map(|key| it[key].as_str().unwrap_or_default());
-        let note = match (it["added"] == true, it["left_s"].as_f64()) {
-            (true, Some(left)) => {
-                format!("added, {} left", show_duration(Duration::from_secs(left.ceil() as u64)))
-            }
-            (true, None) => "added".into(),
-            (false, _) => String::new(),
-        };
+        let note = added::note(it);
         writeln!(out, "{}", format!("{name:<32} {action:<9} {note}").trim_end())?;
     }
     Ok(())

@@ -180,6 +180,14 @@ pub fn has_place_for_session(sets: &[Set]) -> Result<()> {
     Ok(())
 }
 
+/// Returns the error of a policy without confirmation on an interface with the default route.
+pub fn needs_confirmation(name: &str) -> String {
+    format!(
+        "{name} carries this host's default route, and a wrong policy may cut you off; add --confirm 60s and confirm with \
+         `sluice scrub confirm`"
+    )
+}
+
 /// Returns the interface by which a wrong policy may cut the user off.
 fn guarded(args: &RunArgs) -> Result<Option<&String>> {
     // A monitor drops nothing, but returns.
@@ -199,11 +207,8 @@ pub fn run(args: RunArgs) -> anyhow::Result<()> {
     let guarded = guarded(&args)?;
     match guarded {
         Some(name) if args.confirm.is_none() => {
-            return Err(Error::Usage(format!(
-                "{name} carries this host's default route, and a wrong policy may cut you off; add --confirm 60s \
-                 and confirm with `sluice scrub confirm`, or try it with --monitor"
-            ))
-            .into());
+            let problem = needs_confirmation(name);
+            return Err(Error::Usage(format!("{problem}, or try it with --monitor")).into());
         }
         // The host may be reached by another interface, too.
         guarded if args.confirm.is_some() && !args.monitor => set_session(&mut edited, guarded)?,

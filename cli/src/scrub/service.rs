@@ -13,6 +13,7 @@ use sluicegate_scrub::scrubber::{EditedPolicy, Memory, Removed, Report, Scrubber
 use super::changes::{Change, Changes, Made, OWN};
 use super::control::Request;
 use super::names_file::NamesFile;
+use super::run::needs_confirmation;
 use super::subscribers::Subscribers;
 use super::{report, rules, sets};
 use crate::notice::{answer, failure, try_say};
@@ -369,10 +370,7 @@ impl ScrubService {
             _ if self.unconfirmed.is_some() => {
                 "the present policy is not confirmed; run `sluice scrub confirm` first, or add --confirm 60s".into()
             }
-            Some(name) => format!(
-                "{name} carries this host's default route, and a wrong policy may cut you off; add --confirm 60s and \
-                 confirm with `sluice scrub confirm`"
-            ),
+            Some(name) => needs_confirmation(name),
             None => return None,
         };
         Some(Error::Usage(problem))

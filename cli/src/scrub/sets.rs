@@ -12,10 +12,10 @@ use sluicegate::error::Result;
 use sluicegate_scrub::policy::{SetAction, parse_network};
 use sluicegate_scrub::scrubber::EditedPolicy;
 
-use super::ClientArgs;
 use super::changes::Change;
 use super::control::{absolute, seconds};
 use super::run::whole_seconds;
+use super::{ClientArgs, added};
 use crate::units::{show_count, show_duration};
 
 /// Entries of a set that `list` shows.
@@ -195,10 +195,7 @@ pub fn list(edited: &EditedPolicy, set: Option<&str>) -> Result<Value> {
         let mut entry = Map::new();
         entry.insert("network".into(), network.to_string().into());
         entry.insert("added".into(), true.into());
-        if let Some(end) = until {
-            let left = end.saturating_duration_since(now).as_secs_f64();
-            entry.insert("left_s".into(), left.into());
-        }
+        added::insert_left(&mut entry, *until, now);
         Value::Object(entry)
     });
     let of_policy =
@@ -227,15 +224,7 @@ fn print_sets(answer: &Value, out: &mut impl Write) -> io::Result<()> {
 fn print_entries(answer: &Value, out: &mut impl Write) -> io::Result<()> {
     for it in items(answer, "entries") {
         let network = it["network"].as_str().unwrap_or_default();
-        let note = match (it["added"] == true, it["left_s"].as_f64()) {
-            (true, Some(left)) => {
-                // Whole seconds: a list is no clock.
-                format!("added, {} left", show_duration(Duration::from_secs(left.ceil() as u64)))
-            }
-            (true, None) => "added".into(),
-            (false, _) => String::new(),
-        };
-        writeln!(out, "{}", format!("{network:<43} {note}").trim_end())?;
+        writeln!(out, "{}", format!("{network:<43} {}", added::note(it)).trim_end())?;
     }
     match answer["more"].as_u64() {
         Some(more) if more > 0 => writeln!(out, "and {} more", show_count(more)),

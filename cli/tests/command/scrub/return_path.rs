@@ -1,12 +1,11 @@
 //! `sluice scrub run --return`: passes leave in a tunnel to a host behind the scrubber's.
 
-use std::path::Path;
+use std::rc::Rc;
 
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
-use serde_json::Value;
 use sluicegate::link::{Lab, Shape};
-use tempfile::TempDir;
 
+use super::{Scrubber, text};
 use crate::support::*;
 
 const POLICY: &str = "[protect.web]\nnetworks = ['198.51.100.0/24']\n\
@@ -16,11 +15,7 @@ const ROUTER: &str = "192.0.2.9";
 const TUNNEL: &str = "192.0.2.1,192.0.2.9,7";
 
 /// A scrubber on the middle host of a line, which returns packets by middle1.
-struct Returning<'a> {
-    lab: &'a Lab,
-    folder: TempDir,
-    running: Running,
-}
+struct Returning<'a>(Scrubber<'a>);
 
 /// A line whose right link has addresses that the hosts ask for by ARP.
 fn line() -> Option<Lab> {
@@ -37,36 +32,17 @@ fn line() -> Option<Lab> {
 impl<'a> Returning<'a> {
     /// Starts it, and waits until it answers.
     fn start(lab: &'a Lab, more: &[&str]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("policy.toml"), POLICY).unwrap();
-        let (netns, file) = (lab.netns("middle"), folder.path().join("policy.toml"));
-        let socket = folder.path().join("socket");
-        let place = ["--netns", &netns, "--control", text(&socket), "--policy", text(&file)];
-        let arguments = [&["scrub", "run", "middle0"], &place[..], more].concat();
-        let running = Running::unawaited(&mut sluice(&arguments));
-        let it = Self { lab, folder, running };
-        eventually("it answers", || {
-            assert!(!it.running.has_ended(), "it ended");
-            it.ask(&["status", "--json"]).status == Some(0)
-        });
-        it
-    }
-
-    fn ask(&self, what: &[&str]) -> Ended {
-        let socket = self.folder.path().join("socket");
-        run(&[&["scrub"], what, &["--control", text(&socket)]].concat())
+        let folder = Rc::new(tempfile::tempdir().unwrap());
+        Self(Scrubber::start_on(["middle", "middle0"], folder, lab, POLICY, more, |_| {}))
     }
 
     fn count(&self, stage: &str, name: &str) -> u64 {
-        let status: Value = serde_json::from_str(&self.ask(&["status", "--json"]).out).unwrap();
-        let mut counters = status["counters"].as_array().unwrap().iter();
-        let counter = counters.find(|it| it["stage"] == stage && it["name"] == name);
-        counter.map_or(0, |it| it["packets"].as_u64().unwrap())
+        self.0.count(stage, name)
     }
 
     /// Sends packets from the left host.
     fn send(&self, packets: u64, more: &[&str]) {
-        let (netns, count) = (self.lab.netns("left"), packets.to_string());
+        let (netns, count) = (self.0.lab.netns("left"), packets.to_string());
         let arguments =
             ["generate", "packet:left0", "--netns", &netns, "--count", &count, "--json"];
         let fixed = ["--dmac", NOBODY, "--rate", "10kpps"];
@@ -75,8 +51,8 @@ impl<'a> Returning<'a> {
 
     /// Returns the frames in tunnels that come to the right host while `work` sends as many.
     fn returned(&self, packets: u64, work: impl FnOnce()) -> Vec<Vec<u8>> {
-        let file = self.folder.path().join("returned.pcapng");
-        let (netns, count) = (self.lab.netns("right"), packets.to_string());
+        let file = self.0.folder.path().join("returned.pcapng");
+        let (netns, count) = (self.0.lab.netns("right"), packets.to_string());
         let capture = Running::start(&[
             "capture",
             "right0",
@@ -94,10 +70,6 @@ impl<'a> Returning<'a> {
         assert_eq!(ended.status, Some(0), "{}", ended.err);
         crate::support::packets(&file).into_iter().map(|(_, frame)| frame).collect()
     }
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
 }
 
 const TO_SERVER: [&str; 4] = ["--src", "198.18.0.1", "--dst", "198.51.100.7"];
@@ -137,7 +109,7 @@ fn what_passes_comes_to_the_router_in_the_tunnel_and_the_rest_to_the_host() {
             whole += u32::from(frame.len() == 1514);
         }
         assert_eq!(whole, 100);
-        assert_eq!(scrubber.running.stop().status, Some(0));
+        assert_eq!(scrubber.0.stop().status, Some(0));
     }
 }
 
@@ -147,7 +119,7 @@ fn a_syn_in_the_tunnel_has_a_lower_mss() {
     for (more, mss) in [(&[][..], 1432), (&["--mss", "1300"], 1300)] {
         let scrubber =
             Returning::start(&lab, &[&["--return", "middle1", "--gre", TUNNEL], more].concat());
-        let file = scrubber.folder.path().join("syn.pcap");
+        let file = scrubber.0.folder.path().join("syn.pcap");
         let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
         frame.extend([0x45, 0, 0, 44, 0, 0, 0x40, 0, 64, 6, 0, 0, 198, 18, 0, 1, 198, 51, 100, 7]);
         frame.extend([0x80, 0, 0, 80, 0, 0, 0, 1, 0, 0, 0, 0, 0x60, 2, 0xff, 0xff, 0, 0, 0, 0]);
@@ -187,7 +159,7 @@ fn packets_get_a_tag_and_follow_the_router() {
         assert_eq!(frame[..6], [2, 0, 0, 0, 0, 0x99]);
         assert_eq!(frame[12..18], [0x81, 0, 0, 30, 8, 0]);
     }
-    assert_eq!(scrubber.running.stop().status, Some(0));
+    assert_eq!(scrubber.0.stop().status, Some(0));
     let scrubber = Returning::start(&lab, &["--return", "middle1", "--gre", TUNNEL]);
     let replace = ["ip", "neigh", "replace", ROUTER, "lladdr", NOBODY, "dev", "middle1"];
     let ended = on(&lab, "middle", &[&replace[..], &["nud", "permanent"]].concat());
@@ -237,6 +209,5 @@ fn a_return_path_without_sense_is_refused() {
     let open = ["scrub", "run", "middle0", "--control", text(&socket), "--policy", text(&open)];
     refused(&[&open[..], &path].concat(), "names no protected networks");
     let scrubber = Returning::start(&lab, &["--return", "middle1", "--gre", TUNNEL]);
-    let ended = scrubber.ask(&["apply", open[6]]);
-    assert!(ended.err.contains("names no protected networks"), "{}", ended.err);
+    scrubber.0.refused(&["apply", open[6]], "names no protected networks");
 }

@@ -1,8 +1,10 @@
 //! A folder with a policy and captures.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use tempfile::TempDir;
+
+use super::text;
 
 /// A folder with a policy.
 pub struct Scratch(pub TempDir);
@@ -20,16 +22,12 @@ impl Scratch {
 
     /// The path of a file in the folder, as a word of a command line.
     pub fn word(&self, name: &str) -> String {
-        text(&self.file(name))
+        text(&self.file(name)).to_owned()
     }
 
     pub fn policy(&self) -> String {
         self.word("policy.toml")
     }
-}
-
-pub fn text(path: &Path) -> String {
-    path.to_str().unwrap().to_owned()
 }
 
 /// A UDP datagram from a host of 203.0.0.0/8 to 198.18.0.2, of 60 bytes.
