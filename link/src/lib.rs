@@ -31,6 +31,7 @@
 #![warn(unreachable_pub)]
 
 mod cpu;
+mod default_route;
 pub mod ethtool;
 mod interface;
 pub mod lab;
@@ -52,6 +53,7 @@ mod veth;
 pub use cpu::{
     Allowed, CpuCounters, ThreadCpuUsage, may_pin, pin_thread, possible_cpus, read as cpu_counters,
 };
+pub use default_route::carries_default_route;
 pub use ethtool::{Channels, Ethtool};
 pub use interface::{Address, Interface, LinkStats, Mac, NotMac};
 #[cfg(test)]
@@ -62,7 +64,7 @@ pub use netdev::{Metadata, XdpAbilities, receive_queues, transmit_queues, xdp_ab
 pub use netfilter::has_netfilter_tables;
 pub use netlink::Netlink;
 pub use netns::live_namespaces;
-pub use next_hop::{NextHop, NextHops, carries_default_route};
+pub use next_hop::{NextHop, NextHops};
 pub use queue_counters::{Direction, QueueCounters};
 pub use rates::{
     CpuRates, DirectionRates, InterfaceRates, InterfaceSample, QueueRates, Rates, Sample, Sampler,
