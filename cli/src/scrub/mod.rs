@@ -3,6 +3,7 @@
 mod added;
 mod changes;
 mod check;
+mod confirmation;
 mod control;
 mod explain;
 mod metrics;

@@ -1,19 +1,41 @@
 //! Reports on passed and dropped packets, as text and JSON.
 
 use std::io::{self, Write, stdout};
+use std::path::PathBuf;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use sluicegate::error::{Error, Result};
 use sluicegate_scrub::policy::Verdict;
-use sluicegate_scrub::program::Count;
-use sluicegate_scrub::scrubber::{NamedCause, NamedCount, Report};
+use sluicegate_scrub::program::{Count, Mode};
+use sluicegate_scrub::scrubber::{Memory, NamedCause, NamedCount, Report};
 
-use super::service::State;
 use crate::advice::with_namespace;
 use crate::notice::{say, try_say, write_printable};
 use crate::units::{show_bytes, show_count, show_pps, show_si};
+
+/// The state of a scrubber, for reports.
+pub struct State<'a> {
+    pub interfaces: &'a [String],
+    pub policy: &'a PathBuf,
+    pub mode: Mode,
+    /// The mode of interfaces without a fallback.
+    pub attach: &'static str,
+    /// The interfaces that are not in native mode, and why.
+    pub fallbacks: &'a [(String, String)],
+    pub memory: Memory,
+    /// Connections that the kernel has completed, and why it completes none now.
+    pub handed_over: u64,
+    pub handover_obstacle: Option<String>,
+    pub elapsed: Duration,
+    pub report: Report,
+    /// The time between the two last readings, and what was counted in it.
+    pub recent: Option<(Duration, Report)>,
+    /// The time left to confirm.
+    pub unconfirmed: Option<Duration>,
+}
 
 /// Returns a verdict's name, also that of rules after which packets go on.
 pub fn verdict_name(verdict: Option<Verdict>) -> &'static str {

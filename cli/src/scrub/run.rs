@@ -278,9 +278,9 @@ pub fn run(args: RunArgs) -> anyhow::Result<()> {
     let attach = if args.mode == Some(AttachMode::Skb) { "skb" } else { "native" };
     let (interfaces, policy) = (args.interfaces.clone(), args.policy.clone());
     let mut service = ScrubService::new(scrubber, edited, interfaces, attach, policy, names);
-    service.guard(guarded.cloned());
+    service.confirmation().guard(guarded.cloned());
     match args.confirm {
-        Some(_) => service.confirm_within(args.confirm),
+        Some(time) => service.confirmation().require_within(time),
         None => service.keep()?,
     }
     report::say_ready(&service.state());

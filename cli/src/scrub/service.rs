@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use sluicegate::control::{Answer, Service};
 use sluicegate::error::{Error, Result};
-use sluicegate_scrub::program::Mode;
-use sluicegate_scrub::scrubber::{EditedPolicy, Memory, Removed, Report, Scrubber};
+use sluicegate_scrub::scrubber::{EditedPolicy, Removed, Report, Scrubber};
 
 use super::changes::{Change, Changes, Made, OWN};
+use super::confirmation::{Confirmation, Earlier};
 use super::control::Request;
 use super::names_file::NamesFile;
-use super::run::needs_confirmation;
+use super::report::{self, State};
 use super::subscribers::Subscribers;
-use super::{report, rules, sets};
+use super::{rules, sets};
 use crate::notice::{answer, failure, try_say};
 
 /// Time between two readings of the counters, from which rates are computed.
@@ -39,8 +39,7 @@ pub struct ScrubService {
     changes: Changes,
     subscribers: Subscribers,
     interfaces: Vec<String>,
-    /// The interface by which a wrong policy may cut the user off.
-    guarded: Option<String>,
+    confirmation: Confirmation,
     /// The mode in which the program was to be attached.
     attach: &'static str,
     path: PathBuf,
@@ -49,25 +48,7 @@ pub struct ScrubService {
     /// The last two readings.
     samples: [(Instant, Report); 2],
     next_check: Instant,
-    unconfirmed: Option<Unconfirmed>,
     done: bool,
-}
-
-/// The action without confirmation.
-struct Unconfirmed {
-    deadline: Instant,
-    /// Without a policy to return to, the scrubber stops.
-    earlier: Option<Earlier>,
-    /// The deadline has passed.
-    is_overdue: bool,
-}
-
-/// The last confirmed policy.
-struct Earlier {
-    policy: Arc<EditedPolicy>,
-    path: PathBuf,
-    /// Additions that later policies removed.
-    removed: Arc<Removed>,
 }
 
 /// Frees a policy: of a million networks, this takes too long for the thread of the socket.
@@ -80,27 +61,6 @@ fn say_removed(removed: &Removed) {
     for text in removed.texts() {
         try_say(format_args!("removed: {text}"));
     }
-}
-
-/// The state of a scrubber, for reports.
-pub struct State<'a> {
-    pub interfaces: &'a [String],
-    pub policy: &'a PathBuf,
-    pub mode: Mode,
-    /// The mode of interfaces without a fallback.
-    pub attach: &'static str,
-    /// The interfaces that are not in native mode, and why.
-    pub fallbacks: &'a [(String, String)],
-    pub memory: Memory,
-    /// Connections that the kernel has completed, and why it completes none now.
-    pub handed_over: u64,
-    pub handover_obstacle: Option<String>,
-    pub elapsed: Duration,
-    pub report: Report,
-    /// The time between the two last readings, and what was counted in it.
-    pub recent: Option<(Duration, Report)>,
-    /// The time left to confirm.
-    pub unconfirmed: Option<Duration>,
 }
 
 impl ScrubService {
@@ -127,30 +87,20 @@ impl ScrubService {
             changes: Changes::default(),
             subscribers,
             interfaces,
-            guarded: None,
+            confirmation: Confirmation::default(),
             attach,
             path,
             names,
             start: now,
             samples,
             next_check: now,
-            unconfirmed: None,
             done: false,
         }
     }
 
-    /// Requires a confirmation of each policy, because a wrong one may cut the user off this interface.
-    pub fn guard(&mut self, interface: Option<String>) {
-        self.guarded = interface;
-    }
-
-    /// Stops after this time without confirmation.
-    pub fn confirm_within(&mut self, time: Option<Duration>) {
-        self.unconfirmed = time.map(|time| Unconfirmed {
-            deadline: Instant::now() + time,
-            earlier: None,
-            is_overdue: false,
-        });
+    /// Returns the confirmation of policies.
+    pub fn confirmation(&mut self) -> &mut Confirmation {
+        &mut self.confirmation
     }
 
     /// Keeps the program if that was asked for. An unconfirmed one must not outlive its command.
@@ -164,7 +114,7 @@ impl ScrubService {
 
     /// Ends the run: a scrubber that is not resident, or was stopped by a request, ends with it.
     pub fn end(&mut self) {
-        match self.unconfirmed.take().map(|it| it.earlier) {
+        match self.confirmation.take() {
             Some(Some(Earlier { policy, path, removed }))
                 if !self.done && self.scrubber.mode().resident =>
             {
@@ -213,7 +163,7 @@ impl ScrubService {
             self.samples.swap(0, 1);
             self.samples[1] = (now, self.scrubber.report());
         }
-        if self.unconfirmed.as_ref().is_some_and(|it| !it.is_overdue && now >= it.deadline) {
+        if self.confirmation.expire(now) {
             self.return_to_earlier();
         }
         self.subscribers.read(&mut self.scrubber);
@@ -221,10 +171,9 @@ impl ScrubService {
         Ok(())
     }
 
+    /// Starts to return to the earlier policy, because the present one was not confirmed.
     fn return_to_earlier(&mut self) {
-        let Some(it) = &mut self.unconfirmed else { return };
-        it.is_overdue = true;
-        match &it.earlier {
+        match self.confirmation.earlier() {
             Some(Earlier { path, .. }) => {
                 try_say(format_args!("not confirmed: back to {}", path.display()));
                 self.changes.give_way();
@@ -245,7 +194,8 @@ impl ScrubService {
             return;
         }
         let tries = now >= self.next_try;
-        if let Some(change) = self.own_change().filter(|_| tries || self.is_overdue()) {
+        if let Some(change) = self.own_change().filter(|_| tries || self.confirmation.is_overdue())
+        {
             self.changes.push_own(change);
         }
         let has_ended = tries && self.next_end.is_some_and(|end| now >= end);
@@ -256,20 +206,10 @@ impl ScrubService {
 
     /// Returns the change that a confirmation or its absence needs.
     fn own_change(&self) -> Option<Change> {
-        match &self.unconfirmed {
-            Some(Unconfirmed {
-                is_overdue: true,
-                earlier: Some(Earlier { policy, removed, .. }),
-                ..
-            }) => Some(Change::Return { policy: Arc::clone(policy), removed: Arc::clone(removed) }),
-            Some(_) => None,
-            None => self.edited.session().map(|_| Change::EndSession),
+        match self.confirmation.is_missing() {
+            true => self.confirmation.to_return(),
+            false => self.edited.session().map(|_| Change::EndSession),
         }
-    }
-
-    /// Returns true once the time to confirm is over, until the earlier policy has returned.
-    fn is_overdue(&self) -> bool {
-        self.unconfirmed.as_ref().is_some_and(|it| it.is_overdue)
     }
 
     /// Stops, because the earlier policy cannot return: the unconfirmed one must not stay.
@@ -291,7 +231,7 @@ impl ScrubService {
     fn install(&mut self, made: Made) {
         for (number, error) in made.refused {
             match number {
-                OWN if self.is_overdue() => self.stop_without_earlier(&error),
+                OWN if self.confirmation.is_overdue() => self.stop_without_earlier(&error),
                 OWN => self.try_again("cannot end the pass of the SSH session", &error),
                 _ => self.changes.answer(number, failure(&error)),
             }
@@ -302,7 +242,7 @@ impl ScrubService {
         let Some(next) = made.next else { return };
         // A policy is made alone.
         let refused = made.changes.first().and_then(|((number, change), _)| {
-            self.refusal(change).map(|error| (*number, failure(&error)))
+            self.confirmation.refusal(change).map(|error| (*number, failure(&error)))
         });
         if let Some((number, error)) = refused {
             self.changes.answer(number, error);
@@ -318,7 +258,7 @@ impl ScrubService {
         if let Err(error) = self.scrubber.install(next.candidate) {
             self.names.update(&self.scrubber);
             // The earlier policy stays.
-            if is_tried && self.unconfirmed.is_none() {
+            if is_tried && !self.confirmation.is_missing() {
                 self.keep_again();
             }
             // Changes of clients do not postpone the service's own.
@@ -341,12 +281,16 @@ impl ScrubService {
         for ((number, change), answer) in made.changes {
             match change {
                 Change::Apply { path, confirm } => {
-                    self.applied(path, confirm, &earlier, removed.take().unwrap_or_default());
+                    let path = std::mem::replace(&mut self.path, path);
+                    let policy = Arc::clone(&earlier);
+                    let removed = Arc::new(removed.take().unwrap_or_default());
+                    if let Some(time) = confirm {
+                        self.confirmation.applied(Earlier { policy, path, removed }, time);
+                    }
                 }
                 Change::Return { .. } => {
                     say_removed(&removed.take().unwrap_or_default());
-                    if let Some(Earlier { path, policy, removed }) =
-                        self.unconfirmed.take().and_then(|it| it.earlier)
+                    if let Some(Some(Earlier { path, policy, removed })) = self.confirmation.take()
                     {
                         self.path = path;
                         drop_by_thread((policy, removed));
@@ -360,45 +304,6 @@ impl ScrubService {
             }
         }
         drop_by_thread(earlier);
-    }
-
-    /// Returns the error of a policy that must not be applied now.
-    fn refusal(&self, change: &Change) -> Option<Error> {
-        let Change::Apply { confirm, .. } = change else { return None };
-        let problem = match &self.guarded {
-            _ if confirm.is_some() => return None,
-            _ if self.unconfirmed.is_some() => {
-                "the present policy is not confirmed; run `sluice scrub confirm` first, or add --confirm 60s".into()
-            }
-            Some(name) => needs_confirmation(name),
-            None => return None,
-        };
-        Some(Error::Usage(problem))
-    }
-
-    /// Records that a policy was applied, and until when it is to be confirmed.
-    fn applied(
-        &mut self,
-        path: PathBuf,
-        confirm: Option<Duration>,
-        earlier: &Arc<EditedPolicy>,
-        removed: Removed,
-    ) {
-        let earlier_path = std::mem::replace(&mut self.path, path);
-        let Some(time) = confirm else { return };
-        let deadline = Instant::now() + time;
-        // A second unconfirmed policy returns to the last confirmed one, or stops if there is none.
-        if let Some(it) = &mut self.unconfirmed {
-            it.deadline = deadline;
-            if let Some(earlier) = &mut it.earlier {
-                Arc::make_mut(&mut earlier.removed).extend(removed);
-            }
-            return;
-        }
-        let policy = Arc::clone(earlier);
-        let earlier = Earlier { policy, path: earlier_path, removed: Arc::new(removed) };
-        self.unconfirmed =
-            Some(Unconfirmed { deadline, earlier: Some(earlier), is_overdue: false });
     }
 
     /// Keeps the program as [`keep`](Self::keep) does, and prints a failure.
@@ -424,11 +329,7 @@ impl ScrubService {
             elapsed: self.start.elapsed(),
             report: self.scrubber.report(),
             recent,
-            unconfirmed: self
-                .unconfirmed
-                .as_ref()
-                .filter(|it| !it.is_overdue)
-                .map(|it| it.deadline.saturating_duration_since(Instant::now())),
+            unconfirmed: self.confirmation.left(),
         }
     }
 
@@ -455,14 +356,14 @@ impl ScrubService {
                 choice.rule.as_ref().map_or(Ok(()), |it| self.edited.find_rule(it).map(drop))?;
                 Ok(self.subscribers.take(client, choice, &mut self.scrubber))
             }
-            Request::Confirm { .. } => match &self.unconfirmed {
-                Some(it) if !it.is_overdue => {
-                    let left = it.deadline.saturating_duration_since(Instant::now());
+            Request::Confirm { .. } => match self.confirmation.left() {
+                Some(left) => {
                     self.keep()?;
-                    drop_by_thread(self.unconfirmed.take());
-                    Ok(json!({"confirmed": self.path.display().to_string(), "left_s": left.as_secs_f64()}))
+                    drop_by_thread(self.confirmation.take());
+                    let path = self.path.display().to_string();
+                    Ok(json!({"confirmed": path, "left_s": left.as_secs_f64()}))
                 }
-                Some(_) => Err(Error::Usage(
+                None if self.confirmation.is_missing() => Err(Error::Usage(
                     "the time to confirm is over, and the earlier policy returns; apply the new one again".into(),
                 )),
                 None => Err(Error::Usage(
