@@ -71,7 +71,7 @@ impl Tally {
 
 /// A reason why a recorded packet cannot be rehearsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Unfit {
+pub enum SkipReason {
     /// It was not recorded with an Ethernet header.
     NotEthernet,
     /// The capture has only its first bytes.
@@ -82,7 +82,7 @@ pub enum Unfit {
     Long,
 }
 
-impl Unfit {
+impl SkipReason {
     /// Returns its name in JSON.
     pub fn name(self) -> &'static str {
         match self {
@@ -94,7 +94,7 @@ impl Unfit {
     }
 }
 
-impl Display for Unfit {
+impl Display for SkipReason {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotEthernet => f.write_str("not Ethernet"),
@@ -176,15 +176,15 @@ impl Rehearsal {
     }
 
     /// Returns the reason why a recorded frame cannot be rehearsed, if any.
-    pub fn unfit(&self, frame: &[u8], meta: &Meta, link_type: u16) -> Option<Unfit> {
+    pub fn skip_reason(&self, frame: &[u8], meta: &Meta, link_type: u16) -> Option<SkipReason> {
         if link_type != LINKTYPE_ETHERNET {
-            Some(Unfit::NotEthernet)
+            Some(SkipReason::NotEthernet)
         } else if frame.len() < meta.wire_bytes as usize {
-            Some(Unfit::Cut)
+            Some(SkipReason::Cut)
         } else if frame.len() < MIN_FRAME {
-            Some(Unfit::Short)
+            Some(SkipReason::Short)
         } else if self.program.is_some() && frame.len() > MAX_FRAME_OF_PROGRAM {
-            Some(Unfit::Long)
+            Some(SkipReason::Long)
         } else {
             None
         }

@@ -140,7 +140,7 @@ impl Measured {
             let (meta, frame) = (*packet.meta(), packet.head().to_vec());
             let time = meta.timestamp_ns;
             let link_type = reader.interfaces()[meta.interface as usize].link_type;
-            if self.rehearsal.unfit(&frame, &meta, link_type).is_some() {
+            if self.rehearsal.skip_reason(&frame, &meta, link_type).is_some() {
                 skipped += 1;
                 continue;
             }

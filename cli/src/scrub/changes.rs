@@ -16,7 +16,7 @@ use sluicegate_scrub::policy::{PolicyError, read_networks};
 use sluicegate_scrub::scrubber::{Candidate, EditedPolicy, Removed, TimedFrame, Until};
 
 use super::read_policy;
-use super::run::has_place_for_session;
+use super::run::check_session_set;
 use crate::notice::failure;
 
 /// Answers that are kept until their clients ask for them.
@@ -68,10 +68,10 @@ pub enum Change {
 }
 
 /// A change and its number.
-type Numbered = (u64, Change);
+type NumberedChange = (u64, Change);
 
 /// The number of the service's own change.
-pub const OWN: u64 = 0;
+pub const SERVICE_CHANGE: u64 = 0;
 
 /// A policy whose tables exist.
 pub struct NextPolicy {
@@ -85,28 +85,28 @@ pub struct NextPolicy {
 
 /// The thread's result.
 #[derive(Default)]
-pub struct Made {
+pub struct BuildResult {
     /// None if no change succeeded and nothing has ended.
     pub next: Option<NextPolicy>,
     /// The changes that succeeded, with their answers.
-    pub changes: Vec<(Numbered, Value)>,
+    pub changes: Vec<(NumberedChange, Value)>,
     pub refused: Vec<(u64, Error)>,
     /// The failure to remove entries that have expired.
     pub expiry: Option<Error>,
 }
 
 /// The thread, and the changes that it makes.
-struct Making {
-    changes: Vec<Numbered>,
-    thread: io::Result<JoinHandle<Made>>,
+struct Build {
+    changes: Vec<NumberedChange>,
+    thread: io::Result<JoinHandle<BuildResult>>,
 }
 
 /// Changes to make, being made, and answered.
 #[derive(Default)]
 pub struct Changes {
     last: u64,
-    waiting: VecDeque<Numbered>,
-    making: Option<Making>,
+    waiting: VecDeque<NumberedChange>,
+    build: Option<Build>,
     answers: VecDeque<(u64, Value)>,
 }
 
@@ -126,12 +126,12 @@ impl Changes {
 
     /// Adds a change of the service before the others.
     pub fn push_own(&mut self, change: Change) {
-        self.waiting.push_front((OWN, change));
+        self.waiting.push_front((SERVICE_CHANGE, change));
     }
 
     /// Returns true if nothing is being made.
     pub fn is_idle(&self) -> bool {
-        self.making.is_none()
+        self.build.is_none()
     }
 
     /// Returns true if changes wait.
@@ -142,21 +142,21 @@ impl Changes {
     /// Starts to make the waiting changes, and to remove what has ended.
     pub fn start(&mut self, live: &Arc<EditedPolicy>, recent: Vec<TimedFrame>) {
         // A policy is made alone: the one to return to is then the one before it.
-        let replaces = |(_, it): &Numbered| it.replaces_policy();
+        let replaces = |(_, it): &NumberedChange| it.replaces_policy();
         let count =
             self.waiting.iter().position(replaces).map_or(self.waiting.len(), |it| it.max(1));
         let changes: Vec<_> = self.waiting.drain(..count).collect();
         let (live, to_make) = (Arc::clone(live), changes.clone());
         let thread = std::thread::Builder::new().name("tables".into());
         let thread = thread.spawn(move || make(&live, to_make, &recent));
-        self.making = Some(Making { changes, thread });
+        self.build = Some(Build { changes, thread });
     }
 
     /// Makes room for a return to an earlier policy: the waiting policies are refused. The thread is left behind, because
     /// it may wait for a file for ever; the changes that it makes wait again, before the others.
     pub fn give_way(&mut self) {
-        let making = self.making.take().map(|it| it.changes);
-        let changes = making.into_iter().flatten().filter(|it| it.0 != OWN);
+        let build = self.build.take().map(|it| it.changes);
+        let changes = build.into_iter().flatten().filter(|it| it.0 != SERVICE_CHANGE);
         let waiting = std::mem::take(&mut self.waiting);
         for (number, change) in changes.chain(waiting) {
             match change {
@@ -167,14 +167,13 @@ impl Changes {
     }
 
     /// Returns what was made, once it is complete. Then the waiting changes can start.
-    pub fn take(&mut self) -> Option<Made> {
-        let is_finished =
-            |it: &mut Making| it.thread.as_ref().map_or(true, JoinHandle::is_finished);
-        let Making { changes, thread } = self.making.take_if(is_finished)?;
+    pub fn take(&mut self) -> Option<BuildResult> {
+        let is_finished = |it: &mut Build| it.thread.as_ref().map_or(true, JoinHandle::is_finished);
+        let Build { changes, thread } = self.build.take_if(is_finished)?;
         let fail = |error: &dyn Fn() -> Error| {
             let refused: Vec<_> = changes.iter().map(|it| (it.0, error())).collect();
             let expiry = refused.is_empty().then(&error);
-            Made { refused, expiry, ..Made::default() }
+            BuildResult { refused, expiry, ..BuildResult::default() }
         };
         Some(match thread.map(JoinHandle::join) {
             Ok(Ok(made)) => made,
@@ -202,8 +201,8 @@ impl Changes {
         if let Some((_, answer)) = self.answers.iter().find(|it| it.0 == number) {
             return Ok(answer.clone());
         }
-        let making = self.making.iter().flat_map(|it| &it.changes);
-        match number != OWN && making.chain(&self.waiting).any(|it| it.0 == number) {
+        let built = self.build.iter().flat_map(|it| &it.changes);
+        match number != SERVICE_CHANGE && built.chain(&self.waiting).any(|it| it.0 == number) {
             true => Ok(json!({"change": number})),
             false => Err(Error::Usage(format!(
                 "no change {number}: its number is wrong, or its answer is older than the last {MAX_ANSWERS}, which are \
@@ -220,7 +219,7 @@ fn overtaken() -> Error {
 }
 
 /// Makes changes, and removes what has ended.
-fn make(live: &EditedPolicy, changes: Vec<Numbered>, recent: &[TimedFrame]) -> Made {
+fn make(live: &EditedPolicy, changes: Vec<NumberedChange>, recent: &[TimedFrame]) -> BuildResult {
     let mut made = make_changes(live, changes, recent);
     let has_ended = live.next_end().is_some_and(|end| end <= Instant::now());
     if made.next.is_none() && has_ended {
@@ -233,8 +232,12 @@ fn make(live: &EditedPolicy, changes: Vec<Numbered>, recent: &[TimedFrame]) -> M
 }
 
 /// Makes changes together; if that fails, one after the other, so that only those at fault are refused.
-fn make_changes(live: &EditedPolicy, changes: Vec<Numbered>, recent: &[TimedFrame]) -> Made {
-    let mut made = Made::default();
+fn make_changes(
+    live: &EditedPolicy,
+    changes: Vec<NumberedChange>,
+    recent: &[TimedFrame],
+) -> BuildResult {
+    let mut made = BuildResult::default();
     let (mut edited, mut done, mut is_checked) = (live.clone(), Vec::new(), false);
     let mut removed = Removed::default();
     for (number, change) in &changes {
@@ -298,7 +301,7 @@ impl Change {
                 if confirm.is_none() {
                     edited.set_session(None);
                 } else if edited.session().is_some() {
-                    has_place_for_session(&policy.sets)?;
+                    check_session_set(&policy.sets)?;
                 }
                 *removed = edited.replace(policy);
                 let mut answer = json!({"applied": path, "removed": removed.texts()});
@@ -351,7 +354,7 @@ mod tests {
 
     use super::*;
 
-    fn made(changes: &mut Changes) -> Made {
+    fn made(changes: &mut Changes) -> BuildResult {
         loop {
             if let Some(made) = changes.take() {
                 return made;
@@ -365,7 +368,7 @@ mod tests {
         let thread = std::thread::Builder::new().spawn(|| panic!("a test's"));
         let mut changes = Changes::default();
         let two = [1, 2].map(|it| (it, Change::EndSession)).to_vec();
-        changes.making = Some(Making { changes: two, thread });
+        changes.build = Some(Build { changes: two, thread });
         let refused = made(&mut changes).refused;
         assert_eq!(refused.iter().map(|it| it.0).collect::<Vec<_>>(), [1, 2]);
         assert!(refused[0].1.to_string().contains("the thread panicked"), "{}", refused[0].1);
@@ -409,16 +412,16 @@ mod tests {
         let (_end, never) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::Builder::new().spawn(move || {
             let _ = never.recv();
-            Made::default()
+            BuildResult::default()
         });
         let delete = || Change::DeleteRule { name: "none".into() };
         let apply = || Change::Apply { path: "/nowhere".into(), confirm: None };
         let mut push = |change| changes.push(change).expect("room");
-        let making = [delete(), apply()].map(|it| (push(it.clone()), it)).to_vec();
+        let building = [delete(), apply()].map(|it| (push(it.clone()), it)).to_vec();
         let applied = push(apply());
         push(delete());
         changes.waiting.drain(..2);
-        changes.making = Some(Making { changes: making, thread });
+        changes.build = Some(Build { changes: building, thread });
         assert!(changes.take().is_none());
         changes.give_way();
         assert!(changes.is_idle());
@@ -438,7 +441,7 @@ mod tests {
         }
         let error = push(&mut changes).expect_err("no room").to_string();
         assert_eq!(error, "too many changes wait; ask again later");
-        for number in [OWN, MAX_WAITING as u64 + 1] {
+        for number in [SERVICE_CHANGE, MAX_WAITING as u64 + 1] {
             changes.find(number).expect_err("no change has it");
         }
         changes.find(1).expect("it waits");

@@ -122,7 +122,7 @@ fn recorded(policy: &Policy, path: &Path, number: u64) -> anyhow::Result<(Vec<u8
     while let Some(found) = reader.next_packet()?.map(|record| record.packet()) {
         let (meta, frame) = (*found.meta(), found.head().to_vec());
         let link_type = reader.interfaces()[meta.interface as usize].link_type;
-        let fit = rehearsal.unfit(&frame, &meta, link_type);
+        let fit = rehearsal.skip_reason(&frame, &meta, link_type);
         at += 1;
         match fit {
             Some(reason) if at == number => {

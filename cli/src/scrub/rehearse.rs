@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use sluicegate::error::{Error, Result};
 use sluicegate::file::read::{MergeOutcome, MergedReader};
 use sluicegate_scrub::policy::{Policy, Verdict};
-use sluicegate_scrub::rehearsal::{Rehearsal, Tally, Unfit, deciding_parts};
+use sluicegate_scrub::rehearsal::{Rehearsal, SkipReason, Tally, deciding_parts};
 use sluicegate_scrub::scrubber::LIMIT_KEYS;
 
 use super::read_policy;
@@ -96,7 +96,7 @@ struct Rehearsed<'a> {
     rehearsal: Rehearsal,
     /// Packets of the files so far.
     number: u64,
-    skipped: BTreeMap<Unfit, u64>,
+    skipped: BTreeMap<SkipReason, u64>,
     /// The tally of what decided on no packet.
     none: Tally,
     recorded: Option<Recorded>,
@@ -179,7 +179,7 @@ impl<'a> Rehearsed<'a> {
         self.number += 1;
         Recorded::add(&mut self.recorded, meta.timestamp_ns);
         let link_type = reader.interfaces()[meta.interface as usize].link_type;
-        match self.rehearsal.unfit(frame, meta, link_type) {
+        match self.rehearsal.skip_reason(frame, meta, link_type) {
             Some(reason) => *self.skipped.entry(reason).or_default() += 1,
             None => self.rehearsal.decide(frame, meta.timestamp_ns).map_err(|error| {
                 let place = format!("packet {} of {}", self.number, self.files_text());
@@ -374,7 +374,8 @@ impl<'a> Table<'a> {
                 show_count(sources)
             )?;
             for (reason, count) in &it.skipped {
-                let advice = if *reason == Unfit::Long { "; --oracle decides on them" } else { "" };
+                let advice =
+                    if *reason == SkipReason::Long { "; --oracle decides on them" } else { "" };
                 let word = packets_word(*count);
                 writeln!(out, "  skipped: {} {word}: {reason}{advice}", show_count(*count))?;
             }

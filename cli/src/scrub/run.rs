@@ -81,7 +81,7 @@ pub struct RunArgs {
     confirm: Option<Duration>,
 
     /// Stop after this time: 5s, 1m30s
-    #[arg(long, value_name = "TIME", value_parser = confirm_time)]
+    #[arg(long, value_name = "TIME", value_parser = end_time)]
     duration: Option<Duration>,
 
     /// Time between status lines [default: 1s on a terminal, 10s elsewhere]
@@ -128,13 +128,13 @@ pub const TIMES: RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(365 * 86_400);
 
 /// Parses a time after which something ends.
-pub fn confirm_time(text: &str) -> Result<Duration, String> {
+pub fn end_time(text: &str) -> Result<Duration, String> {
     duration_in(TIMES, text, "use a time from 1s to 365d")
 }
 
-/// Parses a time as [`confirm_time`] does, in whole seconds, as requests have it.
+/// Parses a time as [`end_time`] does, in whole seconds, as requests have it.
 pub fn whole_seconds(text: &str) -> Result<Duration, String> {
-    match confirm_time(text)? {
+    match end_time(text)? {
         time if time.subsec_nanos() > 0 => Err("use whole seconds".into()),
         time => Ok(time),
     }
@@ -161,13 +161,13 @@ fn set_session(edited: &mut EditedPolicy, guarded: Option<&String>) -> Result<()
         }
         return Ok(());
     };
-    has_place_for_session(edited.sets())?;
+    check_session_set(edited.sets())?;
     edited.set_session(Some(address));
     Ok(())
 }
 
 /// Fails if the set for the SSH session cannot be added to these.
-pub fn has_place_for_session(sets: &[Set]) -> Result<()> {
+pub fn check_session_set(sets: &[Set]) -> Result<()> {
     if sets.iter().any(|it| it.name == SESSION) {
         let problem = "the policy has a set 'session', the name of the set for the SSH session that --confirm adds";
         return Err(Error::Usage(format!("{problem}; give the policy's set another name")));

@@ -9,7 +9,7 @@ use sluicegate::control::{Answer, Service};
 use sluicegate::error::{Error, Result};
 use sluicegate_scrub::scrubber::{EditedPolicy, Removed, Report, Scrubber};
 
-use super::changes::{Change, Changes, Made, OWN};
+use super::changes::{BuildResult, Change, Changes, SERVICE_CHANGE};
 use super::confirmation::{Confirmation, Earlier};
 use super::control::Request;
 use super::names_file::NamesFile;
@@ -228,11 +228,13 @@ impl ScrubService {
         }
     }
 
-    fn install(&mut self, made: Made) {
+    fn install(&mut self, made: BuildResult) {
         for (number, error) in made.refused {
             match number {
-                OWN if self.confirmation.is_overdue() => self.stop_without_earlier(&error),
-                OWN => self.try_again("cannot end the pass of the SSH session", &error),
+                SERVICE_CHANGE if self.confirmation.is_overdue() => {
+                    self.stop_without_earlier(&error)
+                }
+                SERVICE_CHANGE => self.try_again("cannot end the pass of the SSH session", &error),
                 _ => self.changes.answer(number, failure(&error)),
             }
         }
@@ -264,10 +266,10 @@ impl ScrubService {
             // Changes of clients do not postpone the service's own.
             if made.changes.iter().any(|it| matches!(it.0.1, Change::Return { .. })) {
                 self.stop_without_earlier(&error);
-            } else if made.changes.iter().all(|it| it.0.0 == OWN) {
+            } else if made.changes.iter().all(|it| it.0.0 == SERVICE_CHANGE) {
                 self.try_again("cannot replace the tables", &error);
             }
-            for ((number, _), _) in made.changes.iter().filter(|it| it.0.0 != OWN) {
+            for ((number, _), _) in made.changes.iter().filter(|it| it.0.0 != SERVICE_CHANGE) {
                 self.changes.answer(*number, failure(&error));
             }
             return;
@@ -299,7 +301,7 @@ impl ScrubService {
                 }
                 _ => {}
             }
-            if number != OWN {
+            if number != SERVICE_CHANGE {
                 self.changes.answer(number, answer);
             }
         }

@@ -32,7 +32,7 @@ pub struct EditedPolicy {
 pub struct AddedRule {
     /// The rule, as read for the present policy.
     pub rule: Rule,
-    /// Its text: conditions name sets by their places, which another policy changes.
+    /// Its text: conditions name sets by their indexes, which another policy changes.
     text: String,
     /// It comes before the policy's rules, not after them.
     pub first: bool,
@@ -111,7 +111,7 @@ impl EditedPolicy {
     /// # Errors
     /// The policy has no such set.
     pub fn find_set(&self, name: &str) -> Result<&Set> {
-        self.set(name).map(|place| &self.base.sets[place])
+        self.set(name).map(|index| &self.base.sets[index])
     }
 
     /// Returns a rule.
@@ -163,11 +163,11 @@ impl EditedPolicy {
             unfit.rules.extend(self.fit_rule(added.clone()));
         }
         // Of rules, the first that matches acts: they have their earlier order.
-        let place =
+        let index =
             |it: &AddedRule| earlier.rules.iter().position(|old| old.rule.name == it.rule.name);
-        self.rules.sort_by_key(|it| match place(it) {
+        self.rules.sort_by_key(|it| match index(it) {
             None if it.first => (0, 0),
-            Some(place) => (1, place),
+            Some(index) => (1, index),
             None => (2, 0),
         });
         unfit
@@ -175,7 +175,7 @@ impl EditedPolicy {
 
     /// Adds a rule, as read for the present policy. Returns one that does not fit it, and why.
     fn fit_rule(&mut self, added: AddedRule) -> Option<(AddedRule, String)> {
-        match self.whole().parse_rule(&added.text) {
+        match self.without_entries().parse_rule(&added.text) {
             Ok(rule) => self.rules.push(AddedRule { rule, ..added }),
             Err(error) => return Some((added, error.to_string())),
         }
@@ -198,9 +198,9 @@ impl EditedPolicy {
     /// # Errors
     /// The policy has no such set, or the set not all of the entries; then nothing is deleted.
     pub fn delete(&mut self, set: &str, networks: &[IpNet]) -> Result<()> {
-        let place = self.set(set)?;
+        let index = self.set(set)?;
         let mut missing: HashSet<&IpNet> = networks.iter().collect();
-        let base = &self.base.sets[place].networks;
+        let base = &self.base.sets[index].networks;
         base.iter().chain(self.added(set).map(|it| it.0)).for_each(|it| {
             missing.remove(it);
         });
@@ -210,7 +210,7 @@ impl EditedPolicy {
             )));
         }
         let deleted: HashSet<&IpNet> = networks.iter().collect();
-        self.base.sets[place].networks.retain(|it| !deleted.contains(it));
+        self.base.sets[index].networks.retain(|it| !deleted.contains(it));
         if let Some(entries) = self.entries.get_mut(set) {
             entries.retain(|it, _| !deleted.contains(it));
         }
@@ -222,9 +222,9 @@ impl EditedPolicy {
     /// # Errors
     /// The policy has no such set.
     pub fn replace_entries(&mut self, set: &str, networks: Vec<IpNet>) -> Result<()> {
-        let place = self.set(set)?;
+        let index = self.set(set)?;
         self.entries.remove(set);
-        self.base.sets[place].networks = networks;
+        self.base.sets[index].networks = networks;
         Ok(())
     }
 
@@ -233,12 +233,14 @@ impl EditedPolicy {
     /// # Errors
     /// The first error in the text, or another rule has its name.
     pub fn add_rule(&mut self, text: &str, first: bool, until: Until) -> Result<String> {
-        let rule =
-            self.whole().parse_rule(text).map_err(|error| Error::Usage(error.to_string()))?;
+        let rule = self
+            .without_entries()
+            .parse_rule(text)
+            .map_err(|error| Error::Usage(error.to_string()))?;
         let name = rule.name.clone();
         let added = AddedRule { rule, text: text.into(), first, until };
-        let place = if first { 0 } else { self.rules.len() };
-        self.rules.insert(place, added);
+        let index = if first { 0 } else { self.rules.len() };
+        self.rules.insert(index, added);
         Ok(name)
     }
 
@@ -277,10 +279,10 @@ impl EditedPolicy {
         self.rules.retain(|it| stays(&it.until, now));
     }
 
-    /// Returns the place of a set.
+    /// Returns the index of a set.
     fn set(&self, name: &str) -> Result<usize> {
-        let place = self.base.sets.iter().position(|it| it.name == name);
-        place.ok_or_else(|| {
+        let index = self.base.sets.iter().position(|it| it.name == name);
+        index.ok_or_else(|| {
             let known: Vec<_> = self.base.sets.iter().map(|it| it.name.as_str()).collect();
             let known = match known.as_slice() {
                 [] => "the policy has none".into(),
@@ -291,7 +293,7 @@ impl EditedPolicy {
     }
 
     /// Returns all but the entries of sets: what the text of a rule refers to.
-    fn whole(&self) -> Policy {
+    fn without_entries(&self) -> Policy {
         let named =
             |it: &Set| Set { name: it.name.clone(), action: it.action, networks: Vec::new() };
         Policy {

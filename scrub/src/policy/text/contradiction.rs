@@ -2,7 +2,7 @@
 
 use sluicegate_base::text_error::{Fault, Position};
 
-use super::fields::Places;
+use super::fields::Positions;
 use crate::policy::{AddressCondition, Conditions};
 
 const ICMP: u8 = 1;
@@ -25,21 +25,21 @@ const DONT_FRAGMENT: u8 = 1;
 const LATER_FRAGMENT: u8 = 2 | 8;
 
 /// Checks that some packet meets the conditions.
-pub(super) fn check(conditions: &Conditions, places: &Places) -> Result<(), Fault> {
-    protocols(conditions, places)?;
-    versions(conditions, places)?;
-    fragments(conditions, places)
+pub(super) fn check(conditions: &Conditions, positions: &Positions) -> Result<(), Fault> {
+    protocols(conditions, positions)?;
+    versions(conditions, positions)?;
+    fragments(conditions, positions)
 }
 
-fn find<'a>(places: &'a Places, field: &str) -> Option<&'a Position> {
-    places.iter().find(|(name, _)| *name == field).map(|(_, place)| place)
+fn find<'a>(positions: &'a Positions, field: &str) -> Option<&'a Position> {
+    positions.iter().find(|(name, _)| *name == field).map(|(_, place)| place)
 }
 
-fn protocols(conditions: &Conditions, places: &Places) -> Result<(), Fault> {
+fn protocols(conditions: &Conditions, positions: &Positions) -> Result<(), Fault> {
     let mut possible = conditions.protocol.clone();
     let mut by = "protocol";
     for (field, having, fact) in TRANSPORT_FIELDS {
-        let Some(place) = find(places, field) else { continue };
+        let Some(place) = find(positions, field) else { continue };
         let before = possible.len();
         match before {
             0 => possible = having.to_vec(),
@@ -58,7 +58,7 @@ fn protocols(conditions: &Conditions, places: &Places) -> Result<(), Fault> {
     Ok(())
 }
 
-fn versions(conditions: &Conditions, places: &Places) -> Result<(), Fault> {
+fn versions(conditions: &Conditions, positions: &Positions) -> Result<(), Fault> {
     let of_addresses = |list: &[AddressCondition]| {
         let has = |v4: bool| {
             list.is_empty()
@@ -88,7 +88,7 @@ fn versions(conditions: &Conditions, places: &Places) -> Result<(), Fault> {
                 "no packet matches: it is of IPv{version}, and {by} is not: remove one of them, or add an alternative"
             );
             return Err(Fault::new(
-                find(places, field).unwrap_or(&Position::Nowhere),
+                find(positions, field).unwrap_or(&Position::Nowhere),
                 field,
                 problem,
             ));
@@ -100,12 +100,12 @@ fn versions(conditions: &Conditions, places: &Places) -> Result<(), Fault> {
     Ok(())
 }
 
-fn fragments(conditions: &Conditions, places: &Places) -> Result<(), Fault> {
-    let Some(place) = find(places, "fragment") else { return Ok(()) };
+fn fragments(conditions: &Conditions, positions: &Positions) -> Result<(), Fault> {
+    let Some(place) = find(positions, "fragment") else { return Ok(()) };
     if !conditions.fragment.iter().all(|it| it.value & LATER_FRAGMENT != 0) {
         return Ok(());
     }
-    let needs = TRANSPORT_FIELDS.iter().find(|(field, ..)| find(places, field).is_some());
+    let needs = TRANSPORT_FIELDS.iter().find(|(field, ..)| find(positions, field).is_some());
     let Some((field, ..)) = needs else { return Ok(()) };
     let problem = format!(
         "no packet matches: later fragments have no header with {field}: remove one of them"

@@ -34,7 +34,7 @@ const KEYS: &[&str] = &[
 ];
 
 /// The position of each field that has conditions.
-pub(super) type Places = Vec<(&'static str, Position)>;
+pub(super) type Positions = Vec<(&'static str, Position)>;
 
 /// Kinds of fragments: bits that matter, and their values.
 const FRAGMENTS: &[(&str, &[FlagCondition])] = &[
@@ -54,7 +54,7 @@ const MAX_PAYLOAD: usize = 8;
 impl PolicyReader<'_> {
     pub(super) fn fields(&self, table: &DeTable) -> Result<Conditions, Fault> {
         let mut conditions = Conditions::default();
-        let mut places = Vec::new();
+        let mut positions = Vec::new();
         let mut entries = in_order(table);
         // Names of ICMP types depend on the protocol.
         entries.sort_by_key(|(key, _)| key.get_ref() == "icmp_type");
@@ -63,7 +63,7 @@ impl PolicyReader<'_> {
                 KEYS.iter().find(|it| *it == key.get_ref()).ok_or_else(|| unknown(key, KEYS))?;
             self.field(&mut conditions, key, value)?;
             for side in ["src", "dst"] {
-                let has = |name: &str| places.iter().any(|(key, _): &(&str, _)| *key == name);
+                let has = |name: &str| positions.iter().any(|(key, _): &(&str, _)| *key == name);
                 if key.strip_suffix("_set") == Some(side) && has(side)
                     || *key == side && has(&format!("{side}_set"))
                 {
@@ -72,9 +72,9 @@ impl PolicyReader<'_> {
                     return Err(Fault::new(&place(value), *key, problem));
                 }
             }
-            places.push((*key, place(value)));
+            positions.push((*key, place(value)));
         }
-        contradiction::check(&conditions, &places)?;
+        contradiction::check(&conditions, &positions)?;
         Ok(conditions)
     }
 

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use sluicegate_base::text_error::Position;
 
 use super::ExpressionError;
-use crate::policy::text::fields::Places;
+use crate::policy::text::fields::Positions;
 use crate::policy::text::numbers::{Ranges, common, complement, joined, narrow, values};
 use crate::policy::{AddressCondition, Conditions, FlagCondition, Range};
 
@@ -185,7 +185,7 @@ impl Terms {
     pub(super) fn conditions(
         self,
         place: &dyn Fn(Span<usize>) -> Position,
-    ) -> (Conditions, Places) {
+    ) -> (Conditions, Positions) {
         let mut to = Conditions::default();
         let mut places = Vec::new();
         for (field, Term { alternatives, at }) in self.0 {
