@@ -25,7 +25,7 @@ pub const SERVING: &str = "serving";
 /// Ports of the servers: those of the policy `web`.
 const HTTP: &str = "80";
 const IPERF: &str = "443";
-/// Time for a flood to reach its rate, and for the scrubber to notice it.
+/// Time for a flood to reach its rate, and for the scrubber to notice it; at most the measuring time.
 const LEAD: Duration = Duration::from_millis(1500);
 /// Time for iperf3 to connect and to report, besides its measuring time.
 const GRACE: u64 = 8;
@@ -320,7 +320,7 @@ impl Context<'_> {
         let http = self.start(server)?;
         let mut filter = self.filter(filter)?;
         let flood = flood.map(|(file, rate)| self.flood(file, rate)).transpose()?;
-        self.watch.pause(LEAD)?;
+        self.watch.pause(LEAD.min(self.time))?;
         let http_rps = self.http()?;
         let iperf_mbps = self.iperf.then(|| self.iperf()).transpose()?;
         filter.as_mut().map_or(Ok(()), Running::still_runs)?;

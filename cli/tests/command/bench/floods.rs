@@ -10,7 +10,7 @@ fn a_server_is_measured_under_a_flood_and_behind_filters() {
     }
     let _cpus = cpus();
     let short =
-        ["bench", "floods", "--floods", "dns", "--seconds", "500ms", "--no-iperf", "--json"];
+        ["bench", "floods", "--floods", "dns", "--seconds", "100ms", "--no-iperf", "--json"];
     let report = report(&mut sluice(&short));
     assert_eq!(report["complete"], true);
     assert!(report["quiet"]["http_rps"].as_f64().unwrap() > 0.0, "{report}");
