@@ -1,5 +1,6 @@
 //! The cost of the scrubber's stages for a packet, by BPF_PROG_RUN: without an interface, a sender or other programs.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -14,8 +15,10 @@ use sluicegate_scrub::testing::{FrameSpec, Random, drawn_packet, rule_list};
 use crate::measurement::Spread;
 use crate::observer::{BenchObserver, Failure, Progress};
 
-/// Networks of the sets, of IPv4 and IPv6.
-const NETWORKS: [usize; 2] = [1_000_000, 200_000];
+/// Networks of IPv4 in the sets, by default.
+pub const NETWORKS: u32 = 1_000_000;
+/// Networks of IPv4 for each one of IPv6.
+const NETWORKS_PER_V6: u32 = 5;
 /// Rules of each list.
 const RULES: [usize; 3] = [100, 1_000, 10_000];
 /// Rules beside sets and limits.
@@ -54,7 +57,7 @@ pub struct ScrubCost {
 /// A policy and its packets.
 struct Row {
     name: String,
-    tables: Tables,
+    tables: Rc<Tables>,
     frame: Vec<u8>,
     /// The packets to draw from; if there are none, sources are random.
     drawn: Vec<DrawnPacket>,
@@ -77,14 +80,19 @@ impl Row {
     }
 }
 
-/// Measures every row in each round, with as many packets.
+/// Measures every row in each round, with as many packets. The sets have `networks` of IPv4, and a fifth as many of IPv6.
 ///
 /// # Errors
 /// A missing privilege; too little memory; the run was stopped in the first round.
-pub fn run(rounds: u32, packets: u32, watch: &dyn BenchObserver) -> Result<ScrubCosts, Failure> {
+pub fn run(
+    rounds: u32,
+    packets: u32,
+    networks: u32,
+    watch: &dyn BenchObserver,
+) -> Result<ScrubCosts, Failure> {
     let empty = tables(&Policy::default())?;
     let mut program = Program::for_rehearsal(LIMIT_KEYS)?;
-    let rows = rows()?;
+    let rows = rows(networks)?;
     let mut turns = vec![Vec::new(); rows.len()];
     let mut complete = true;
     'rounds: for round in 0..rounds as usize {
@@ -113,36 +121,48 @@ pub fn run(rounds: u32, packets: u32, watch: &dyn BenchObserver) -> Result<Scrub
     }
 }
 
-fn tables(policy: &Policy) -> Result<Tables> {
-    Tables::build(policy, SEED).map_err(|error| Error::Usage(error.to_string()))
+fn tables(policy: &Policy) -> Result<Rc<Tables>> {
+    Tables::build(policy, SEED).map(Rc::new).map_err(|error| Error::Usage(error.to_string()))
 }
 
-fn rows() -> Result<Vec<Row>> {
+/// Writes a number with commas.
+fn grouped(number: u32) -> String {
+    let digits = number.to_string();
+    let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
+    groups.join(",")
+}
+
+fn rows(networks: u32) -> Result<Vec<Row>> {
     let v4 = FrameSpec::udp(1000, 9, &[0; 30]).between("203.0.113.1", "198.18.0.2").build();
     let v6 = FrameSpec::udp(1000, 9, &[0; 30]).between("2001:db8::1", "2001:db8::2").build();
-    let lists = sets(&mut Random::new(1));
+    let lists = sets(&mut Random::new(1), networks);
     let limited = limited();
     let rules = rule_list(&mut Random::new(5), RULES_OF_ALL);
     let all = Policy { rules, ..Policy { profiles: limited.profiles.clone(), ..lists.clone() } };
-    let row = |name: String, policy: &Policy, frame: &[u8], drawn| {
-        Ok(Row { name, tables: tables(policy)?, frame: frame.to_vec(), drawn })
+    let [lists, limited, all] = [tables(&lists)?, tables(&limited)?, tables(&all)?];
+    let row = |name: String, tables: &Rc<Tables>, frame: &[u8], drawn| Row {
+        name,
+        tables: Rc::clone(tables),
+        frame: frame.to_vec(),
+        drawn,
     };
+    let count = [networks, networks / NETWORKS_PER_V6].map(grouped).join(" + ");
     let mut rows = Vec::new();
     for (version, frame) in [("IPv4", &v4), ("IPv6", &v6)] {
-        let name = format!("sets, 1,000,000 + 200,000 networks, {version}");
-        rows.push(row(name, &lists, frame, Vec::new())?);
+        let name = format!("sets, {count} networks, {version}");
+        rows.push(row(name, &lists, frame, Vec::new()));
     }
     for count in RULES {
         let mut random = Random::new(5);
         let rules = rule_list(&mut random, count);
         let drawn = (0..DRAWN).map(|_| drawn_packet(&mut random, &rules)).collect();
         let policy = Policy { rules, ..Policy::default() };
-        rows.push(row(format!("rules, {count}"), &policy, &v4, drawn)?);
+        rows.push(row(format!("rules, {count}"), &tables(&policy)?, &v4, drawn));
     }
     for (version, frame) in [("IPv4", &v4), ("IPv6", &v6)] {
-        rows.push(row(format!("limit by source, {version}"), &limited, frame, Vec::new())?);
+        rows.push(row(format!("limit by source, {version}"), &limited, frame, Vec::new()));
         let name = format!("sets, {RULES_OF_ALL} rules and limit, {version}");
-        rows.push(row(name, &all, frame, Vec::new())?);
+        rows.push(row(name, &all, frame, Vec::new()));
     }
     Ok(rows)
 }
@@ -156,9 +176,9 @@ fn limited() -> Policy {
 }
 
 /// A policy with a set of networks of IPv4 and IPv6.
-fn sets(random: &mut Random) -> Policy {
-    let [v4, v6] = NETWORKS;
-    let mut networks = Vec::with_capacity(v4 + v6);
+fn sets(random: &mut Random, v4: u32) -> Policy {
+    let v6 = v4 / NETWORKS_PER_V6;
+    let mut networks = Vec::new();
     for _ in 0..v4 {
         let bits = random.pick(&[24, 32, 32, 32, 28, 22, 20, 29]);
         let network = Ipv4Net::new((random.number() as u32).into(), bits);

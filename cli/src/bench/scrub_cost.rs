@@ -4,7 +4,7 @@ use std::io::{self, Write, stdout};
 
 use sluicegate::units;
 use sluicegate_bench::measurement::Spread;
-use sluicegate_bench::scrub_cost::{self, ScrubCosts};
+use sluicegate_bench::scrub_cost::{self, NETWORKS, ScrubCosts};
 
 use super::output::HeadedResult;
 use super::progress::Watcher;
@@ -19,6 +19,10 @@ pub struct Args {
     #[arg(long, default_value = "3M", value_name = "N", value_parser = packets)]
     packets: u32,
 
+    /// Networks of IPv4 in the sets, and a fifth as many of IPv6; 10 to 4M
+    #[arg(long, default_value_t = NETWORKS, value_name = "N", value_parser = networks)]
+    networks: u32,
+
     /// Print the result as one JSON object
     #[arg(long)]
     json: bool,
@@ -29,10 +33,15 @@ fn packets(text: &str) -> Result<u32, String> {
     packets.map(|n| n as u32).ok_or_else(|| "use a number from 1k to 100M".into())
 }
 
+fn networks(text: &str) -> Result<u32, String> {
+    let networks = units::count(text).ok().filter(|n| (10..=4_000_000).contains(n));
+    networks.map(|n| n as u32).ok_or_else(|| "use a number from 10 to 4M".into())
+}
+
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let watcher = Watcher::start()?;
-    let costs = scrub_cost::run(args.rounds, args.packets, &watcher);
+    let costs = scrub_cost::run(args.rounds, args.packets, args.networks, &watcher);
     drop(watcher);
     let costs = costs?;
     match args.json {
