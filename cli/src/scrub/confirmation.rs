@@ -31,7 +31,7 @@ struct Unconfirmed {
 pub struct Earlier {
     pub policy: Arc<EditedPolicy>,
     pub path: PathBuf,
-    /// What later policies removed.
+    /// Additions that later policies removed.
     pub removed: Arc<Removed>,
 }
 

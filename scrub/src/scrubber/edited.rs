@@ -40,7 +40,7 @@ pub struct AddedRule {
     pub until: Until,
 }
 
-/// Additions that did not fit another policy.
+/// Added entries and rules that did not fit another policy.
 #[derive(Clone, Debug, Default)]
 pub struct Removed {
     entries: BTreeMap<String, BTreeMap<IpNet, Until>>,
