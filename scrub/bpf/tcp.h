@@ -153,6 +153,14 @@ static __always_inline struct scrub_meter *meter_of(const struct scrub_packet *p
 	return line ? (void *)&line->entries[(key >> 32 & (METERS_PER_LINE - 1)) * 2] : 0;
 }
 
+/* Returns the level of a destination. */
+static __always_inline __u32 level_of(const struct scrub_meter *meter, __u32 second)
+{
+	__u32 window = *(volatile __u64 *)&meter->counted >> 32;
+
+	return second > window + HOLD_SECONDS ? 0 : meter->level;
+}
+
 /* Counts a packet to a destination. Returns the level that the destination then has. */
 static __always_inline __u32 measure(struct scrub_meter *meter, const struct scrub_tcp *tcp, __u32 max_level,
 				     __u32 second)

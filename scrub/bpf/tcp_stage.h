@@ -83,6 +83,17 @@ __noinline __u32 scrub_measure(struct scrub_packet *packet, __u32 generation, __
 		       now_ns() / SECOND);
 }
 
+/* Returns the level of a packet's destination, without counting the packet. */
+__noinline __u32 scrub_level(struct scrub_packet *packet, __u32 kind)
+{
+	struct scrub_meter *meter;
+
+	if (!packet)
+		return 0;
+	meter = meter_of(packet, kind, 0, control.secrets);
+	return meter ? level_of(meter, now_ns() / SECOND) : 0;
+}
+
 /* Remembers a SYN. Returns enum scrub_syn. */
 __noinline int scrub_remember_syn(struct scrub_packet *packet)
 {
@@ -184,6 +195,9 @@ __noinline __u32 scrub_decide_tcp(struct xdp_md *ctx, struct scrub_packet *packe
 		return 0;
 	flow = scrub_find_flow(packet);
 	if (flow == SCRUB_FLOW_KNOWN)
+		return 0;
+	/* Its first packet has counted. */
+	if (flow == SCRUB_FLOW_UNPROVEN && !scrub_level(packet, SCRUB_METER_UNKNOWN))
 		return 0;
 	if (scrub_measure(packet, generation, profile, SCRUB_METER_UNKNOWN) &&
 	    now_ns() >= *(volatile __u64 *)&control.learn_until)

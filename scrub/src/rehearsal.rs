@@ -330,9 +330,7 @@ mod tests {
     use super::*;
     use crate::packet::parse;
     use crate::policy::{Limit, LimitKey, Profile, Rate};
-    use crate::testing::{
-        Fragment, FrameGenerator, FrameSpec, Random, TunnelSpec, random_policy,
-    };
+    use crate::testing::{Fragment, FrameGenerator, FrameSpec, Random, TunnelSpec, random_policy};
 
     /// A policy that passes one packet a second.
     fn one_packet() -> Policy {

@@ -99,6 +99,11 @@ impl Meter {
         self.level
     }
 
+    /// Returns the level, without counting a packet.
+    fn level_at(&self, now_ns: u64) -> usize {
+        if now_ns / SECOND > self.second + u64::from(HOLD_SECONDS) { 0 } else { self.level }
+    }
+
     /// Lowers the level in calm times; `next` is the second of the next packet.
     fn end_second(&mut self, next: u64, tcp: &TcpProtection) {
         let hold = u64::from(HOLD_SECONDS);
@@ -157,7 +162,12 @@ impl TcpState {
         if flow == Some(true) {
             return None;
         }
-        let level = self.unknown_meters.entry(packet.dst).or_default().count(tcp, 1, now_ns);
+        let meter = self.unknown_meters.entry(packet.dst).or_default();
+        // Its first packet has counted.
+        if flow == Some(false) && meter.level_at(now_ns) == 0 {
+            return None;
+        }
+        let level = meter.count(tcp, 1, now_ns);
         if level > 0 && now_ns >= self.learn_until {
             return Some(Cause::UnknownFlow);
         }

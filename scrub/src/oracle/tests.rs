@@ -631,7 +631,8 @@ fn an_explanation_of_the_last_frame_charges_it_once() {
     let (mut oracle, mut other) = (Oracle::new(&policy), Oracle::new(&policy));
     for now_ns in (1..40).map(|it| it * 100_000_000) {
         let decision = oracle.decide(&frame, now_ns);
-        assert_eq!(oracle.explain_last(&frame, now_ns).decision, decision);
+        let explained = oracle.explain_last(&frame, now_ns, decision);
+        assert!(explained.decision == decision && !explained.steps.is_empty(), "{explained}");
         assert_eq!(other.decide(&frame, now_ns), decision);
     }
 }

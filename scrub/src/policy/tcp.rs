@@ -41,7 +41,7 @@ const MAX_RETRANSMIT_RATE: u32 = 1 << 18;
 ///
 /// A flow is known after its SYN passed here, or after packets with ACK arrived for more than 5 s while its destination
 /// was calm. The destination is calm until it gets more than `above` packets of unknown flows in a second; then these
-/// are dropped. It becomes calm as level 1 is left. A flow is forgotten after 5 minutes without packets. If there is no
+/// are dropped. While it is calm, only the first packet of a flow counts. It becomes calm as level 1 is left. A flow is forgotten after 5 minutes without packets. If there is no
 /// room, flows with one packet are replaced. For a minute from the start, none is dropped: flows from before become
 /// known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
