@@ -20,7 +20,7 @@ use crate::notice::write_printable;
 
 const EXAMPLES: &str = "\
 Examples:
-  sluice scrub explain policy.toml --src 203.0.113.7 --dst 198.18.0.80 --sport 11211 --size 1400
+  sluice scrub explain policy.toml --src 203.0.113.7 --dst 198.51.100.80 --sport 11211 --size 1400
   sluice scrub explain policy.toml --capture trace.pcap --number 17";
 
 /// Options of `explain`.

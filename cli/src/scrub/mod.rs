@@ -32,7 +32,7 @@ const EXAMPLES: &str = "\
 Examples:
   sluice scrub template web > policy.toml                a policy to start from
   sluice scrub check policy.toml
-  sluice scrub explain policy.toml --src 203.0.113.7 --dst 198.18.0.80 --sport 11211 --size 1400
+  sluice scrub explain policy.toml --src 203.0.113.7 --dst 198.51.100.80 --sport 11211 --size 1400
   sluice scrub rehearse policy.toml attack.pcap --peace trace.pcap
   sluice scrub run eth0 --policy policy.toml --monitor   count what it would drop
   sluice scrub run eth0 --policy policy.toml

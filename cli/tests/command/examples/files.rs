@@ -19,7 +19,7 @@ const PACKETS: &str = "\
 
 /// A policy of the scrubber.
 const POLICY: &str = "\
-    [protect.web]\nnetworks = ['198.18.0.0/15']\nprofile = 'web'\n\
+    [protect.web]\nnetworks = ['198.18.0.2', '198.51.100.0/24']\nprofile = 'web'\n\
     [profile.web]\namplification = { memcached = 'drop' }\n\
     [set.attackers]\naction = 'drop'\nnetworks = ['203.0.113.0/24']\n\
     [set.friends]\naction = 'pass'\nnetworks = []\n\
