@@ -263,29 +263,15 @@ static __always_inline struct rule_scratch *scratch_of(void)
 	return bpf_map_lookup_elem(&rule_scratch, &zero);
 }
 
-/* Finds the first rule with a key that a packet matches. */
-static __always_inline void find_keyed(const struct rule_query *query,
-				       const struct scrub_rule_params *params,
-				       struct rule_scratch *scratch)
+/* Compares the records of a key, and replaces the result by the first one that is better. */
+static __always_inline void find_with_key(const struct rule_query *query, const struct scrub_rule_params *params,
+					  struct rule_scratch *scratch, __u64 hash)
 {
-	__u32 first = (scratch->fields.version & RULE_V6) * (TUPLES_V6 / RULE_V6);
-	__u32 count = params->tuple_count[(scratch->fields.version & RULE_V6) / RULE_V6];
+	__u32 record = buckets_find(query->image, &params->index, hash >> RULE_INDEX_BITS, RULE_INDEX_BITS) &
+		       ((1 << RULE_INDEX_BITS) - 1);
 
-	for (__u32 at = 0; at < TUPLES_MAX && at < count; at++) {
-		const struct scrub_tuple *tuple = &params->tuples[(first + at) & (2 * TUPLES_V6 - 1)];
-		__u32 record;
-		__u64 hash;
-
-		if (tuple->best >= scratch->found >> 32)
-			break;
-		hash = tuple_hash(&scratch->key, tuple, first + at, params->seed);
-		if (!may_have_key(query->image, params, hash))
-			continue;
-		record = buckets_find(query->image, &params->index, hash >> RULE_INDEX_BITS,
-				      RULE_INDEX_BITS) & ((1 << RULE_INDEX_BITS) - 1);
-		if (record)
-			find_in_chain(query, scratch, params->records + record * RECORD_LINES);
-	}
+	if (record)
+		find_in_chain(query, scratch, params->records + record * RECORD_LINES);
 }
 
 #endif

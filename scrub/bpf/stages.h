@@ -172,9 +172,8 @@ static __always_inline struct rule_query query_of(struct xdp_md *ctx, struct scr
 	return query;
 }
 
-/* Finds the first rule with a key. Returns true if one of the others may be before it. */
-__noinline int scrub_keyed_rule(struct xdp_md *ctx, struct scrub_packet *packet, __u32 generation,
-				__u64 src_sets, __u64 dst_sets)
+/* Compares the records that have a packet's key in a tuple, which has this hash. */
+__noinline int scrub_rules_with_key(struct xdp_md *ctx, struct scrub_packet *packet, __u32 generation, __u64 hash)
 {
 	struct scrub_params *params = params_of(generation);
 	struct rule_scratch *scratch = scratch_of();
@@ -183,11 +182,37 @@ __noinline int scrub_keyed_rule(struct xdp_md *ctx, struct scrub_packet *packet,
 
 	if (!packet || !params || !image || !scratch)
 		return 0;
+	query = query_of(ctx, packet, image, scratch);
+	find_with_key(&query, &params->rules, scratch, hash);
+	return 0;
+}
+
+/* Finds the first rule with a key. Returns true if one of the others may be before it. */
+__noinline int scrub_keyed_rule(struct xdp_md *ctx, struct scrub_packet *packet, __u32 generation,
+				__u64 src_sets, __u64 dst_sets)
+{
+	struct scrub_params *params = params_of(generation);
+	struct rule_scratch *scratch = scratch_of();
+	void *image = image_of(generation);
+	__u32 first, count;
+
+	if (!packet || !params || !image || !scratch)
+		return 0;
 	set_fields(scratch, packet);
 	scratch->fields.src_sets = src_sets;
 	scratch->fields.dst_sets = dst_sets;
-	query = query_of(ctx, packet, image, scratch);
-	find_keyed(&query, &params->rules, scratch);
+	first = (scratch->fields.version & RULE_V6) * (TUPLES_V6 / RULE_V6);
+	count = params->rules.tuple_count[(scratch->fields.version & RULE_V6) / RULE_V6];
+	for (__u32 at = 0; at < TUPLES_MAX && at < count; at++) {
+		const struct scrub_tuple *tuple = &params->rules.tuples[(first + at) & (2 * TUPLES_V6 - 1)];
+		__u64 hash;
+
+		if (tuple->best >= scratch->found >> 32)
+			break;
+		hash = tuple_hash(&scratch->key, tuple, first + at, params->rules.seed);
+		if (may_have_key(image, &params->rules, hash))
+			scrub_rules_with_key(ctx, packet, generation, hash);
+	}
 	return params->rules.awkward_best < scratch->found >> 32;
 }
 
