@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use super::network_map::network_of;
 use crate::packet::Packet;
-use crate::policy::{Limit, LimitKey, Rate};
+use crate::policy::{ClassAction, Limit, LimitKey, Policy, Rate, RuleAction};
 
 /// Units of time in a nanosecond.
 const UNITS: u64 = 16;
@@ -108,5 +108,42 @@ mod tests {
         assert_eq!(cost(Rate::Bits(8), 1), 16_000_000_000);
         assert_eq!(cost(Rate::Bits(1), 65_535), 65_535 * 8 * 16_000_000_000);
         assert_eq!(cost(Rate::Bits(u64::MAX), 1500), 1);
+    }
+}
+
+/// The number of the first limit in each list.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LimitNumbers {
+    pub(super) rules: Vec<usize>,
+    /// Of each profile, those of its classes.
+    pub(super) classes: Vec<Vec<usize>>,
+    pub(super) profiles: Vec<usize>,
+}
+
+impl LimitNumbers {
+    pub(super) fn new(policy: &Policy) -> Self {
+        let mut next = 0;
+        let mut take = |count: usize| {
+            next += count;
+            next - count
+        };
+        let mut numbers = Self::default();
+        for rule in &policy.rules {
+            let count = match &rule.action {
+                RuleAction::Limit(limits) => limits.len(),
+                _ => 0,
+            };
+            numbers.rules.push(take(count));
+        }
+        for profile in &policy.profiles {
+            let of_class = |class: &ClassAction| match class {
+                ClassAction::Limit(limits) => limits.len(),
+                _ => 0,
+            };
+            let classes = profile.amplification.iter().map(of_class);
+            numbers.classes.push(classes.map(&mut take).collect());
+            numbers.profiles.push(take(profile.limits.len()));
+        }
+        numbers
     }
 }

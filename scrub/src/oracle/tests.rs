@@ -8,8 +8,8 @@ use super::*;
 use crate::cause::Defect;
 use crate::packet::{Tunnels, protocol};
 use crate::policy::{
-    AddressCondition, Conditions, FlagCondition, Limit, LimitKey, PayloadCondition,
-    ProtectedNetwork, Range, Rate, Rule, Set,
+    AMPLIFICATION, AddressCondition, ClassAction, Conditions, FlagCondition, FragmentAction, Limit,
+    LimitKey, PayloadCondition, ProtectedNetwork, Range, Rate, Rule, RuleAction, Set, SetAction,
 };
 use crate::testing::{Fragment, FrameGenerator, FrameSpec, Random, TunnelSpec, random_policy};
 

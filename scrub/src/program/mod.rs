@@ -12,38 +12,33 @@
 //! RCU grace period: kernel/bpf/syscall.c, `maybe_wait_bpf_programs`), and its counters are final.
 
 pub mod cost;
+mod counts;
 mod handover;
 mod image_map;
 mod load;
+mod rehearse;
 mod return_path;
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
-use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use libbpf_rs::{
-    MapCore, MapFlags, MapHandle, Object, PerfBuffer, PerfBufferBuilder, ProgramInput,
-};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, PerfBuffer, PerfBufferBuilder};
 use sluicegate::error::{Error, Result};
 use sluicegate::link::Interface;
 use sluicegate::xdp::live::SharedCounters;
 use sluicegate::xdp::resident::{ChainMaps, KeptProgram};
 
-use crate::cause::Decision;
-use crate::counters::{self, COUNTERS};
+use crate::counters::COUNTERS;
 use crate::image::Image;
-use crate::policy::Verdict;
 use crate::tables::Tables;
+pub use counts::Count;
 pub use handover::Handover;
 use return_path::NEXT_HOP_WORDS;
 pub use return_path::{Gre, MIN_MSS, NextHop, NextHopWriter, ReturnPath, fitting_mss};
 
-/// Verdicts in `enum xdp_action`.
-const XDP_DROP: u32 = 1;
-const XDP_TX: u32 = 3;
 /// Words of `struct scrub_control`.
 const CONTROL_WORDS: usize = 12;
 /// The map of `struct scrub_control`. Its number is the version of all maps' layout.
@@ -56,10 +51,6 @@ const STAGES: usize = 11;
 const KEYS_PER_LINE: u32 = 4;
 /// Lines of flows for each line of limits.
 const FLOW_LINES: u32 = 2;
-/// Room for the frame of an answer.
-const MAX_ANSWER: usize = 128;
-/// Room for the headers that a packet gets on the return path.
-const RETURN_HEADERS: usize = 32;
 
 /// How the program works, whatever the policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,15 +65,6 @@ pub struct Mode {
     pub sample_dropped: u32,
     /// As `sample_dropped`, of passed packets.
     pub sample_passed: u32,
-}
-
-/// Packets and bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Count {
-    /// Packets.
-    pub packets: u64,
-    /// Their bytes, without the frame check sequence.
-    pub bytes: u64,
 }
 
 /// A policy's tables in the kernel. Several programs may use them.
@@ -139,23 +121,6 @@ impl Program {
     /// A missing privilege, or too little memory.
     pub fn new(limit_keys: u32) -> Result<Self> {
         Self::with(None, limit_keys, None)
-    }
-
-    /// Makes the maps, and loads the program that decides alone, for [`rehearse`](Self::rehearse). With new tables, it
-    /// forgets limits, sources and flows.
-    ///
-    /// # Errors
-    /// As [`new`](Self::new).
-    pub fn for_rehearsal(limit_keys: u32) -> Result<Self> {
-        Self::with(Some(load::REHEARSE), limit_keys, None)
-    }
-
-    /// Makes a program as [`for_rehearsal`](Self::for_rehearsal) does, with a return path.
-    ///
-    /// # Errors
-    /// As [`new`](Self::new).
-    pub fn for_rehearsal_of(limit_keys: u32, path: ReturnPath) -> Result<Self> {
-        Self::with(Some(load::REHEARSE), limit_keys, Some(path))
     }
 
     fn with(program: Option<&str>, limit_keys: u32, path: Option<ReturnPath>) -> Result<Self> {
@@ -416,70 +381,6 @@ impl Program {
     fn put(&self, map: &str, key: u32, value: &[u8]) -> Result<()> {
         let put = load::map(&self.object, map).update(&key.to_ne_bytes(), value, MapFlags::ANY);
         put.map_err(|error| load::failed("write a map of", error))
-    }
-
-    /// Returns the counters of the present tables, summed over all CPUs, by [number](crate::counters).
-    pub fn counts(&self) -> Vec<Count> {
-        self.counts_of(self.generation & 1)
-    }
-
-    fn counts_of(&self, side: u32) -> Vec<Count> {
-        let mut counts = vec![Count::default(); usize::from(COUNTERS)];
-        for first in self.firsts(side) {
-            for (at, count) in counts.iter_mut().enumerate() {
-                count.packets += self.counters.get((first + at) * 2);
-                count.bytes += self.counters.get((first + at) * 2 + 1);
-            }
-        }
-        counts
-    }
-
-    fn clear_counts(&self, side: u32) {
-        for word in
-            self.firsts(side).flat_map(|first| first * 2..(first + usize::from(COUNTERS)) * 2)
-        {
-            self.counters.set(word, 0);
-        }
-    }
-
-    /// Returns the first counter of each CPU.
-    fn firsts(&self, side: u32) -> impl Iterator<Item = usize> + use<> {
-        (0..self.cpus).map(move |cpu| (cpu * 2 + side as usize) * usize::from(COUNTERS))
-    }
-
-    /// Decides on a frame, of at least 14 bytes.
-    ///
-    /// # Errors
-    /// The kernel refuses; the program was not made for rehearsals.
-    pub fn rehearse(&self, frame: &[u8]) -> Result<Decision> {
-        Ok(self.rehearse_answer(frame)?.0)
-    }
-
-    /// Decides on a frame like [`rehearse`](Self::rehearse). Also returns the frame that leaves: an answer, or a packet that
-    /// was marked or returned; empty if it is dropped or unchanged.
-    ///
-    /// # Errors
-    /// As [`rehearse`](Self::rehearse).
-    pub fn rehearse_answer(&self, frame: &[u8]) -> Result<(Decision, Vec<u8>)> {
-        let failed = |error| load::failed("run", error);
-        let mut out = vec![0; (frame.len() + RETURN_HEADERS).max(MAX_ANSWER)];
-        let input = ProgramInput {
-            data_in: Some(frame),
-            data_out: Some(&mut out),
-            repeat: 1,
-            ..ProgramInput::default()
-        };
-        let output = load::program(&self.object, load::REHEARSE).test_run(input).map_err(failed)?;
-        let changed =
-            output.data.map(|it| it.to_vec()).filter(|it| it != frame).unwrap_or_default();
-        let (verdict, answer) = match output.return_value {
-            XDP_DROP => (Verdict::Drop, Vec::new()),
-            XDP_TX => (Verdict::Answer, changed),
-            _ => (Verdict::Pass, changed),
-        };
-        let cause = counters::cause(self.cause.get(0) as u16);
-        let cause = cause.ok_or_else(|| failed(io::Error::other("it reported no cause").into()))?;
-        Ok((Decision { verdict, cause }, answer))
     }
 }
 
