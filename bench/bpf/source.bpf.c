@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-/* Drops packets from 10.0.0.0/8 and nothing else: the least that a filter of floods does. */
+/* Drops packets from a network and nothing else: the least that a filter of floods does. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/ip.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
+
+/* Set when it is loaded. */
+const volatile struct {
+	__u32 address, mask;
+} network SEC(".rodata.network") = {};
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -24,7 +29,7 @@ int drop(struct xdp_md *ctx)
 
 	if ((void *)(ip + 1) > end || ethernet->h_proto != bpf_htons(ETH_P_IP))
 		return XDP_PASS;
-	if (bpf_ntohl(ip->saddr) >> 24 != 10)
+	if ((bpf_ntohl(ip->saddr) & network.mask) != network.address)
 		return XDP_PASS;
 	count = bpf_map_lookup_elem(&dropped, &at);
 	if (count)

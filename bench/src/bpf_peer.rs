@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use ipnet::Ipv4Net;
-use libbpf_rs::{Link, Map, MapCore, MapFlags, Object, ObjectBuilder, Xdp, XdpFlags};
+use libbpf_rs::{Link, Map, MapCore, MapFlags, Object, ObjectBuilder, OpenMapMut, Xdp, XdpFlags};
 use sluicegate::error::{Error, Result};
 use sluicegate::link::Interface;
 
@@ -87,12 +87,12 @@ impl BpfPeer {
         Self::attach(object, interface)
     }
 
-    /// Drops packets from 10.0.0.0/8, and passes others.
+    /// Drops packets from a network, and passes others.
     ///
     /// # Errors
     /// A missing privilege; another XDP program is attached.
-    pub fn source(interface: &Interface) -> Result<Self> {
-        Self::attach(load(SOURCE, "", 0)?, interface)
+    pub fn source(interface: &Interface, network: Ipv4Net) -> Result<Self> {
+        Self::attach(load_source(network)?, interface)
     }
 
     /// Attaches the program of [`source`](Self::source) for as long as the interface exists. XDP's answers from the other
@@ -100,8 +100,8 @@ impl BpfPeer {
     ///
     /// # Errors
     /// As [`source`](Self::source).
-    pub fn leave_source(interface: &Interface) -> Result<()> {
-        let object = load(SOURCE, "", 0)?;
+    pub fn leave_source(interface: &Interface, network: Ipv4Net) -> Result<()> {
+        let object = load_source(network)?;
         let program = object.progs_mut().next().expect("the object has one program");
         let attached = Xdp::new(program.as_fd());
         let attached = attached.attach(interface.index.cast_signed(), XdpFlags::DRV_MODE);
@@ -136,14 +136,25 @@ impl BpfPeer {
 
 /// Loads an object, whose map `resized` has room for some entries.
 fn load(object: &[u8], resized: &str, entries: u32) -> Result<Object> {
+    load_with(object, resized, |map| map.set_max_entries(entries))
+}
+
+/// Loads the program that drops what comes from a network.
+fn load_source(network: Ipv4Net) -> Result<Object> {
+    let value = [network.network(), network.netmask()].map(|it| u32::from(it).to_ne_bytes());
+    load_with(SOURCE, ".rodata.network", |map| map.set_initial_value(value.as_flattened()))
+}
+
+/// Loads an object, after a change of one of its maps.
+fn load_with(
+    object: &[u8],
+    name: &str,
+    change: impl Fn(&mut OpenMapMut<'_>) -> libbpf_rs::Result<()>,
+) -> Result<Object> {
     let loaded = || {
         libbpf_rs::set_print(None);
         let mut open = ObjectBuilder::default().open_memory(object)?;
-        for mut map in open.maps_mut() {
-            if map.name() == resized {
-                map.set_max_entries(entries)?;
-            }
-        }
+        open.maps_mut().filter(|it| it.name() == name).try_for_each(|mut it| change(&mut it))?;
         open.load()
     };
     loaded().map_err(|error| failed("load", &error))

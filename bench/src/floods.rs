@@ -121,6 +121,8 @@ fn stream(size: u32, ip: &str, layers: &str) -> String {
     )
 }
 
+/// The addresses of attackers.
+const ATTACKERS: &str = "10.0.0.0/8";
 const RANDOM: &str = "src = \"10.0.0.0/8\"";
 const FIXED: &str = "src = \"10.1.2.1..10.1.2.16\"";
 
@@ -208,9 +210,9 @@ pub fn spec(name: &str) -> Option<String> {
 pub fn run(settings: &FloodSettings, watch: &dyn BenchObserver) -> Result<FloodResults, Failure> {
     let testbed = Testbed::make(TestbedConfig::PAIR)?;
     // Answers reach the left: by a route, and by an XDP program there, without which a veth delivers none of XDP's.
-    let route = Program::tool("ip", ["route", "add", "10.0.0.0/8", "via", "198.18.0.1"]);
+    let route = Program::tool("ip", ["route", "add", ATTACKERS, "via", "198.18.0.1"]);
     testbed.run(&route.at(LabHost::Right))?;
-    testbed.run(&receives_answers(&testbed.left.interface))?;
+    testbed.run(&receives_answers(&testbed.left.interface, ATTACKERS))?;
     std::fs::write(testbed.file("web.toml"), sluicegate_scrub::profiles::WEB)
         .map_err(|error| Failure::of(format!("write the policy: {error}")))?;
     let seconds = settings.time.as_secs_f64();
@@ -292,8 +294,10 @@ impl Context<'_> {
         let (policy, socket) = (self.testbed.file("web.toml"), self.testbed.file("control"));
         let program = match filter {
             Filter::None => return Ok(None),
-            Filter::Bare => Program::sluice(["bench", "bpf-drop", right, "source"])
-                .ready(Ready::Says("attached")),
+            Filter::Bare => {
+                Program::sluice(["bench", "bpf-drop", right, "source", "--network", ATTACKERS])
+                    .ready(Ready::Says("attached"))
+            }
             Filter::Scrub => Program::sluice(["scrub", "run", right, "--policy", &policy])
                 .and(["--control", &socket, "--json", "--interval", "200ms"])
                 .ready(Ready::Says("\"elapsed_s\"")),

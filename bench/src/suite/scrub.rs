@@ -151,12 +151,14 @@ fn nftables(context: &StepContext<'_>, size: PolicySize) -> Step {
     flooded(with_policy(context, context.drops("linux", NFT, counter), size).with(add, delete))
 }
 
-/// The command that lets an interface receive the answers of XDP programs at its other end.
-pub fn receives_answers(interface: &str) -> Program {
-    Program::sluice(["bench", "bpf-drop", interface, "source", "--leave"])
+/// The command that lets an interface receive the answers of XDP programs at its other end, and drops what comes from a
+/// network.
+pub fn receives_answers(interface: &str, dropped: &str) -> Program {
+    Program::sluice(["bench", "bpf-drop", interface, "source", "--leave", "--network", dropped])
 }
 
-/// Lets answers reach the left: a route to the sources, and an XDP program there, which drops none of them.
+/// Lets answers reach the left: a route to the sources, and an XDP program there. It drops the answers, because what the
+/// left's kernel does with them is no work of the step.
 fn answering(step: Step, context: &StepContext<'_>) -> Step {
     let (left, right) = (context.left(), context.right());
     let route = |action| {
@@ -164,7 +166,7 @@ fn answering(step: Step, context: &StepContext<'_>) -> Step {
         Program::tool("ip", route).at(LabHost::Right)
     };
     let off = Program::tool("ip", ["link", "set", "dev", left, "xdpdrv", "off"]);
-    step.with(route("add"), route("del")).with(receives_answers(left), off)
+    step.with(route("add"), route("del")).with(receives_answers(left, "0.0.0.0/0"), off)
 }
 
 /// A listener whose kernel answers each SYN by a cookie.

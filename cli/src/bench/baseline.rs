@@ -9,6 +9,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use ipnet::Ipv4Net;
 use serde_json::json;
 use sluicegate::error::Error;
 use sluicegate::forward::forward;
@@ -210,13 +211,17 @@ pub struct BpfDropArgs {
     #[arg(value_name = "IFACE")]
     interface: String,
 
-    /// lpm: look up the source in a list; lru: limit each source; source: drop only 10.0.0.0/8
+    /// lpm: look up the source in a list; lru: limit each source; source: drop only one network
     #[arg(value_name = "lpm|lru|source", value_parser = ["lpm", "lru", "source"])]
     what: String,
 
     /// The list of lpm, a network a line
     #[arg(long, value_name = "FILE", required_if_eq("what", "lpm"))]
     networks: Option<PathBuf>,
+
+    /// The network of source
+    #[arg(long, value_name = "NETWORK", required_if_eq("what", "source"))]
+    network: Option<Ipv4Net>,
 
     /// Leave source attached, and exit
     #[arg(long)]
@@ -227,13 +232,13 @@ pub struct BpfDropArgs {
 pub fn bpf_drop(args: &BpfDropArgs) -> anyhow::Result<()> {
     let signals = Signals::catch()?;
     let interface = link::interface(None, &args.interface)?;
-    if args.leave {
-        return Ok(BpfPeer::leave_source(&interface)?);
-    }
-    let program = match &args.networks {
-        Some(file) => BpfPeer::lpm(&interface, file)?,
-        None if args.what == "source" => BpfPeer::source(&interface)?,
-        None => BpfPeer::lru(&interface)?,
+    let program = match (&args.networks, args.network) {
+        (_, Some(network)) if args.leave => {
+            return Ok(BpfPeer::leave_source(&interface, network)?);
+        }
+        (_, Some(network)) => BpfPeer::source(&interface, network)?,
+        (Some(file), None) => BpfPeer::lpm(&interface, file)?,
+        (None, None) => BpfPeer::lru(&interface)?,
     };
     writeln!(stdout(), "attached")?;
     while !signals.wait(Instant::now() + POLL_INTERVAL)? {}
