@@ -11,6 +11,7 @@ PARTS=${PARTS:-netmap scrub}
 SEEDS=${SEEDS:-1000}
 CYCLES=${CYCLES:-500}
 INPUTS=${INPUTS:-2000000}
+CONNECTIONS=${CONNECTIONS:-100000}
 PAIRS=${PAIRS:-100000000}
 FIRST_SEED=${FIRST_SEED:-$(date +%s)}
 
@@ -32,6 +33,13 @@ soak_netmap() {
 }
 
 soak_scrub() {
+    for test in connections_succeed connections_need_one_round_trip; do
+        for mode in native skb; do
+            echo "soak: $CONNECTIONS connections: ${test}_in_${mode}_mode"
+            SCRUB_CONNECTIONS=$((CONNECTIONS / 2)) cargo test --release -p sluicegate-scrub --test traffic -- \
+                "${test}_in_${mode}_mode"
+        done
+    done
     # A policy meets 10,000 packets (scrub/tests/differential.rs).
     policies=$(((PAIRS + 9999) / 10000))
     seed=$FIRST_SEED

@@ -35,7 +35,7 @@ const CLIENT_THREADS: usize = 8;
 /// All clients are challenged, and none is handed over to the kernel.
 const ALWAYS: &str = "{ challenge = 'always', handover = 'off' }";
 
-/// A lab whose left host has the addresses 10.77.0.0/16 and fd77::/16.
+/// A lab whose left host has the addresses 198.19.0.0/16 and 2001:db8:77::/48.
 fn lab() -> Option<Lab> {
     let lab = match Lab::scratch() {
         Ok(lab) => lab,
@@ -47,11 +47,11 @@ fn lab() -> Option<Lab> {
     };
     for (host, command) in [
         ("left", "ip link set lo up"),
-        ("left", "ip route add local 10.77.0.0/16 dev lo"),
-        ("left", "ip -6 route add local fd77::/16 dev lo"),
+        ("left", "ip route add local 198.19.0.0/16 dev lo"),
+        ("left", "ip -6 route add local 2001:db8:77::/48 dev lo"),
         ("left", "echo 1 > /proc/sys/net/ipv6/ip_nonlocal_bind"),
-        ("right", "ip route add 10.77.0.0/16 via 198.18.0.1"),
-        ("right", "ip -6 route add fd77::/16 via 2001:db8:18::1"),
+        ("right", "ip route add 198.19.0.0/16 via 198.18.0.1"),
+        ("right", "ip -6 route add 2001:db8:77::/48 via 2001:db8:18::1"),
     ] {
         run(&lab, host, command);
     }
@@ -90,7 +90,7 @@ fn wake(lab: &Lab) -> Resident {
 }
 
 fn attach(mode: Mode) -> Options {
-    Options { attach: ModeRequest::Only(mode), limit_keys: 1 << 16, ..Options::default() }
+    Options { attach: ModeRequest::Only(mode), limit_keys: 1 << 18, ..Options::default() }
 }
 
 fn count(scrubber: &Scrubber, name: &str) -> u64 {
@@ -146,8 +146,8 @@ fn accept(listener: &TcpListener) -> Option<TcpStream> {
 
 fn client(is_v4: bool, number: u32) -> IpAddr {
     match is_v4 {
-        true => IpAddr::from((10 << 24 | 77 << 16 | (number + 1)).to_be_bytes()),
-        false => format!("fd77:0:0:{number:x}::1").parse().unwrap(),
+        true => IpAddr::from((198 << 24 | 19 << 16 | (number + 1)).to_be_bytes()),
+        false => format!("2001:db8:77:{number:x}::1").parse().unwrap(),
     }
 }
 
@@ -303,10 +303,10 @@ fn under_flood(
     })
 }
 
-/// Connections of a test; a slow machine (an emulated one) may thin them out.
+/// Connections of a test, of each version of IP; a slow machine (an emulated one) may thin them out.
 fn connections() -> u32 {
-    let thin = std::env::var("SLUICE_TEST_THIN").ok().and_then(|it| it.parse::<u32>().ok());
-    1000 / thin.unwrap_or(1)
+    let number = |name| std::env::var(name).ok().map(|it| it.parse::<u32>().expect("a number"));
+    number("SCRUB_CONNECTIONS").unwrap_or(1000) / number("SLUICE_TEST_THIN").unwrap_or(1)
 }
 
 /// Many connections of each kind, while all sources are challenged.

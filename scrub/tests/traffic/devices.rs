@@ -24,8 +24,12 @@ fn set_up(lab: &Lab, device: &str) {
         run(lab, host, &format!("ip link set {device} up"));
     }
     let device = device.replace("HOST", "right");
-    run(lab, "right", &format!("ip route replace 10.77.0.0/16 via 203.0.113.1 dev {device}"));
-    run(lab, "right", &format!("ip -6 route replace fd77::/16 via 2001:db8:5::1 dev {device}"));
+    run(lab, "right", &format!("ip route replace 198.19.0.0/16 via 203.0.113.1 dev {device}"));
+    run(
+        lab,
+        "right",
+        &format!("ip -6 route replace 2001:db8:77::/48 via 2001:db8:5::1 dev {device}"),
+    );
 }
 
 fn connections_to_a_vlan_device_succeed(mode: Mode) {
