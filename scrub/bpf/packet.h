@@ -15,6 +15,8 @@
 #define EXTENSIONS_MAX 6
 /* Offsets behind headers: these are shorter in every packet that is parsed, also inside of a tunnel. */
 #define PAYLOAD_MASK 0x7fff
+#define BFD_ECHO_PORT 3785
+#define BFD_ECHO_TTL 254	/* at least */
 
 /* Kinds of a packet by its place among fragments (RFC 8955, 4.2.2.12, in its order of bits). */
 enum scrub_fragment {
@@ -323,6 +325,15 @@ static __always_inline enum scrub_parsed parse_extension(struct scrub_packet *pa
 	return parse_fragment(packet, offset >> 3, offset & 1, left);
 }
 
+/*
+ * Returns true for a packet that a router sends to itself by a neighbor, and for the neighbor's copy of it: BFD Echo
+ * (RFC 5881, 4). Its TTL shows that it comes from this link.
+ */
+static __always_inline int is_bfd_echo(const struct scrub_packet *packet)
+{
+	return packet->transport == IPPROTO_UDP && packet->dport == BFD_ECHO_PORT && packet->ttl >= BFD_ECHO_TTL;
+}
+
 /* Returns the first defect of parsed fields. */
 static __always_inline enum scrub_parsed check_fields(const struct scrub_packet *packet)
 {
@@ -331,7 +342,7 @@ static __always_inline enum scrub_parsed check_fields(const struct scrub_packet 
 	if (packet->version == 4 ? src >> 28 == 14 || src >> 24 == 127 || src == 0xffffffff :
 				   src >> 24 == 255 || (!packet->src_high && packet->src_low == 1))
 		return SCRUB_BAD_SOURCE;
-	if (packet->src_high == packet->dst_high && packet->src_low == packet->dst_low)
+	if (packet->src_high == packet->dst_high && packet->src_low == packet->dst_low && !is_bfd_echo(packet))
 		return SCRUB_SAME_ADDRESS;
 	if (packet->transport == IPPROTO_TCP) {
 		if (tcp_flags_defect(packet->tcp_flags))

@@ -70,7 +70,7 @@ pub enum Defect {
     TinyFragment,
     /// The source is a multicast, broadcast or loopback address.
     BadSource,
-    /// Source and destination are the same address.
+    /// Source and destination are the same address, and it is no BFD Echo.
     SameAddress,
     /// TCP flags that no packet has: none, SYN with FIN or RST, FIN with RST, or neither SYN, RST nor ACK.
     BadFlags,

@@ -28,8 +28,9 @@
 //!    tunnel's end instead of the frame's, and all fields are its own; the VLAN is the frame's. A tunnel inside is none. A
 //!    GRE header or an IP header that ends behind the tunnel is `Truncated`. Checksums of GRE are not checked. Fragments
 //!    of tunnels, first ones too, and other GRE are packets of their protocol.
-//! 7. Sanity, in this order: `BadSource` (224.0.0.0/4, 127.0.0.0/8, 255.255.255.255, ff00::/8, ::1), `SameAddress`, and of
-//!    packets with a transport header `BadFlags` and `PortZero`. The upper two TCP flags, CWR and ECE, do not matter.
+//! 7. Sanity, in this order: `BadSource` (224.0.0.0/4, 127.0.0.0/8, 255.255.255.255, ff00::/8, ::1), `SameAddress`
+//!    except for BFD Echo (UDP port 3785, TTL 254 or 255), and of packets with a transport header `BadFlags` and
+//!    `PortZero`. The upper two TCP flags, CWR and ECE, do not matter.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -468,7 +469,10 @@ fn check_sanity(packet: &Packet<'_>) -> Result<(), Defect> {
     if bad_source {
         return Err(Defect::BadSource);
     }
-    if packet.src == packet.dst {
+    // A router sends BFD Echo to itself by a neighbor, which forwards it (RFC 5881, 4).
+    let is_bfd_echo =
+        packet.transport == Transport::Udp && packet.dport == 3785 && packet.ttl >= 254;
+    if packet.src == packet.dst && !is_bfd_echo {
         return Err(Defect::SameAddress);
     }
     let flags = packet.tcp_flags;

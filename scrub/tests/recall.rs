@@ -79,12 +79,13 @@ struct Seen {
 
 impl Count {
     fn add(&mut self, frame: &[u8], verdict: Verdict) {
-        let source = match parse(frame) {
-            Parsed::Packet(packet) => packet.src.to_string(),
-            _ => String::new(),
-        };
-        let seen = self.sources.entry(source).or_default();
         self.packets += 1;
+        // A frame that cannot be parsed has no source.
+        let mut none = Seen::default();
+        let seen = match parse(frame) {
+            Parsed::Packet(packet) => self.sources.entry(packet.src.to_string()).or_default(),
+            _ => &mut none,
+        };
         match verdict {
             Verdict::Pass => (self.passed, seen.is_passed) = (self.passed + 1, true),
             Verdict::Drop => (self.dropped, seen.is_dropped) = (self.dropped + 1, true),

@@ -54,6 +54,19 @@ fn packet(frame: &[u8]) -> Packet<'_> {
     }
 }
 
+/// A packet that a router sends to itself by a neighbor.
+fn bfd_echo(address: &str) -> FrameSpec {
+    FrameSpec { ttl: 255, ..FrameSpec::udp(49152, 3785, &[0; 12]).between(address, address) }
+}
+
+#[test]
+fn bfd_echo_of_the_link_has_one_address() {
+    for (address, ttl) in [("192.0.2.1", 255), ("192.0.2.1", 254), ("2001:db8::1", 254)] {
+        let frame = FrameSpec { ttl, ..bfd_echo(address) }.build();
+        assert!(matches!(parse(&frame), Parsed::Packet(_)), "{address} {ttl}");
+    }
+}
+
 #[test]
 fn fields_of_ipv4() {
     let spec = FrameSpec {
@@ -326,6 +339,9 @@ fn each_defect() {
         (tcp().between("192.0.2.1", "192.0.2.1").build(), SameAddress),
         (tcp6().between("::", "::").build(), SameAddress),
         (part(tcp().between("192.0.2.1", "192.0.2.1"), 9, true).build(), SameAddress),
+        (FrameSpec { ttl: 253, ..bfd_echo("192.0.2.1") }.build(), SameAddress),
+        (FrameSpec { dport: 3784, ..bfd_echo("192.0.2.1") }.build(), SameAddress),
+        (FrameSpec { protocol: protocol::TCP, ..bfd_echo("2001:db8::1") }.build(), SameAddress),
         (flags(0), BadFlags),
         (flags(0xe8), BadFlags),
         (flags(0x01), BadFlags),

@@ -136,6 +136,11 @@ impl FrameGenerator {
         }
         if random.one_in(64) {
             spec.dst = spec.src;
+            if random.one_in(2) {
+                // BFD Echo, or nearly.
+                (spec.protocol, spec.dport) = (protocol::UDP, 3785 + u16::from(random.one_in(4)));
+                spec.ttl = random.pick(&[253, 254, 255]);
+            }
         }
         spec
     }
