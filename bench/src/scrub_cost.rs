@@ -6,7 +6,9 @@ use std::time::Duration;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::Serialize;
 use sluicegate::error::{Error, Result};
-use sluicegate_scrub::policy::{Limit, LimitKey, Policy, Profile, Rate, Set, SetAction};
+use sluicegate_scrub::policy::{
+    Challenge, Limit, LimitKey, Policy, Profile, Rate, Set, SetAction, TcpProtection,
+};
 use sluicegate_scrub::program::Program;
 use sluicegate_scrub::program::cost::{Changes, DrawnPacket};
 use sluicegate_scrub::tables::Tables;
@@ -27,6 +29,8 @@ const RULES_OF_ALL: usize = 1_000;
 const LIMIT_KEYS: u32 = 1 << 20;
 /// Different packets for a list of rules.
 const DRAWN: usize = 8192;
+/// TCP among the protocols of IP.
+const TCP: u8 = 6;
 /// The seed of the tables, which makes lines unpredictable to attackers.
 const SEED: u64 = 77;
 
@@ -164,7 +168,24 @@ fn rows(networks: u32) -> Result<Vec<Row>> {
         let name = format!("sets, {RULES_OF_ALL} rules and limit, {version}");
         rows.push(row(name, &all, frame, Vec::new()));
     }
+    let challenged = tables(&challenged())?;
+    let mut random = Random::new(7);
+    let syns = (0..DRAWN).map(|_| syn(&mut random)).collect();
+    rows.push(row("SYN cookies, IPv4".into(), &challenged, &v4, syns));
     Ok(rows)
+}
+
+/// A policy that answers all SYNs.
+fn challenged() -> Policy {
+    let tcp = TcpProtection { challenge: Challenge::Always, ..TcpProtection::default() };
+    Policy { profiles: vec![Profile { tcp, ..Profile::default() }], ..Policy::default() }
+}
+
+/// A SYN from a random source.
+fn syn(random: &mut Random) -> DrawnPacket {
+    let ports = [random.number() as u16 | 1, 80];
+    let addresses = [random.number() as u32 & !(3 << 30), 0xc612_0002];
+    DrawnPacket { addresses, ports, protocol: TCP, tcp_flags: 0x02 }
 }
 
 /// A policy with a limit of 1000 packets a second for each source.

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-/* The scrubber's stages on packets with random addresses, and a base that only makes these: for measurements. */
+/*
+ * The scrubber's stages on packets with random addresses, and a base that only makes these: for measurements. The answer
+ * to a SYN becomes the next packet: it has room for its headers.
+ */
 #include "scrub.bpf.c"
 
 /* Bits of the addresses that are random; the others are the packet's. */
@@ -93,5 +96,5 @@ int cost_stages(struct xdp_md *ctx)
 		return XDP_ABORTED;
 	verdict = decide(&it);
 	count_at(it.generation, it.counter, it.bytes);
-	return verdict;
+	return verdict == XDP_TX ? answer(&it) : verdict;
 }

@@ -20,6 +20,7 @@ fn every_stage_has_its_cost() {
         "rules, 1000",
         "rules, 10000",
         "limit by source",
+        "SYN cookies",
     ] {
         assert!(names.iter().any(|it| it.starts_with(name)), "{name} is not in {names:?}");
     }
