@@ -100,6 +100,7 @@ struct gre_header {
 #define GRE_KEY 0x2000
 #define GRE_SEQUENCE 0x1000
 #define GRE_VERSION 0x0007
+#define GRE_BYTES_MASK 0x1f	/* of all headers */
 
 struct extension {
 	__u8 next;
@@ -434,6 +435,9 @@ static __always_inline enum scrub_parsed parse_tunnel(struct scrub_packet *packe
 		bytes = gre_bytes(gre);
 		if (!bytes)
 			return SCRUB_PARSED;
+		/* The verifier of Linux 6.1 knows no bounds of a number behind a change of the order of bytes. */
+		asm volatile("" : "+r"(bytes));
+		bytes &= GRE_BYTES_MASK;
 		type = gre->protocol;
 		inner.tunnel = SCRUB_TUNNEL_GRE;
 		if (gre->flags & bpf_htons(GRE_CHECKSUM))
