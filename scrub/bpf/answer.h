@@ -93,14 +93,8 @@ static __always_inline void write_v6(struct answer_v6 *ip, const struct scrub_pa
 	ip->length = bpf_htons(bytes);
 	ip->protocol = protocol;
 	ip->hops = ANSWER_TTL;
-	ip->src[0] = bpf_htonl(packet->dst_high >> 32);
-	ip->src[1] = bpf_htonl(packet->dst_high);
-	ip->src[2] = bpf_htonl(packet->dst_low >> 32);
-	ip->src[3] = bpf_htonl(packet->dst_low);
-	ip->dst[0] = bpf_htonl(packet->src_high >> 32);
-	ip->dst[1] = bpf_htonl(packet->src_high);
-	ip->dst[2] = bpf_htonl(packet->src_low >> 32);
-	ip->dst[3] = bpf_htonl(packet->src_low);
+	write_address(ip->src, packet->dst_high, packet->dst_low);
+	write_address(ip->dst, packet->src_high, packet->src_low);
 }
 
 /* Returns the bytes in front of a packet's IP header. */

@@ -9,6 +9,7 @@
 #include "answer.h"
 #include "chain.h"
 #include "handover_settings.h"
+#include "kernel_cookie.h"
 #include "maps.h"
 #include "syncookie.h"
 #include "tcp.h"
@@ -41,10 +42,8 @@ struct {
 	__type(value, struct tcp_options);
 } scrub_options SEC(".maps");
 
-struct scrub_handover handover SEC(".data.handover");
-
-/* The program at tc is loaded: the kernel has all helpers of this file (Linux 6.9). */
-const volatile __u32 can_hand_over SEC(".rodata.handover") = 0;
+/* enum scrub_cookies. The verifier skips the other cookies' helpers, which older kernels lack. */
+const volatile __u32 cookies SEC(".rodata.handover") = SCRUB_COOKIES_NONE;
 
 static __always_inline int is_local(const struct scrub_packet *packet)
 {
@@ -57,7 +56,7 @@ static __always_inline int is_local(const struct scrub_packet *packet)
 	return bpf_map_lookup_elem(&scrub_local, &address) != 0;
 }
 
-/* Returns true if a listener waits for a SYN. An MPTCP listener cannot complete cookie connections. */
+/* Returns true if a listener waits for a SYN. An MPTCP listener cannot complete the connections of our cookies. */
 static __always_inline int has_listener(struct xdp_md *ctx, const struct scrub_packet *packet)
 {
 	struct bpf_sock *socket = socket_of(ctx, packet);
@@ -123,7 +122,7 @@ static __always_inline __u32 fill_words(__u32 *words, const struct scrub_packet 
 	words[4] = 0;
 	words[5] = OPTION_MSS << 24 | OPTION_MSS_BYTES << 16 | mss;
 	words[6] = words[7] = words[8] = words[9] = 0;
-	if (options->has_timestamps && settings & HANDOVER_TIMESTAMPS) {
+	if (cookies == SCRUB_COOKIES_OWN && options->has_timestamps && settings & HANDOVER_TIMESTAMPS) {
 		count = TCP_WORDS + OPTION_WORDS;
 		timestamp = ((__u32)hash & TIMESTAMP_MASK) | NO_SCALE;
 		words[6] = OPTION_NOP << 24 | OPTION_NOP << 16 | OPTION_TIMESTAMPS << 8 | 10;
@@ -210,14 +209,16 @@ static __always_inline void extend_cookie_deadline(__u64 now)
  */
 __noinline int scrub_answer_by_cookie(struct xdp_md *ctx, struct scrub_packet *packet)
 {
-	__u32 words[TCP_WORDS + OPTION_WORDS], at, count;
-	__u64 now = now_ns(), epoch = now >> EPOCH_BITS, hash;
+	__u32 words[TCP_WORDS + OPTION_WORDS], at, count, number;
+	__u64 now = now_ns(), epoch = now >> EPOCH_BITS, hash = 0;
 	struct tcp_options *options;
 
-	if (!can_hand_over || !packet)
+	if (!cookies || !packet)
 		return 0;
 	if (!packet->handover || !(handover.settings & 1 << (packet->handover & 3)) || packet->tags > 1 ||
-	    !is_alive(SLUICE_SCRUB) || !is_local(packet) || !has_listener(ctx, packet))
+	    !is_alive(SLUICE_SCRUB) || !is_local(packet))
+		return 0;
+	if (cookies == SCRUB_COOKIES_OWN && !has_listener(ctx, packet))
 		return 0;
 	options = syn_options(ctx, packet);
 	if (!options || options->has_signature)
@@ -225,8 +226,13 @@ __noinline int scrub_answer_by_cookie(struct xdp_md *ctx, struct scrub_packet *p
 	at = mss_at(packet, options->mss);
 	if (at >= MSS_COUNT)
 		return 0;
-	hash = syncookie_hash(packet, epoch, packet->seq, control.cookie_key);
-	count = fill_words(words, packet, options, hash, syncookie_number(hash, epoch, at), own_mss(ctx, packet));
+	if (cookies == SCRUB_COOKIES_OWN) {
+		hash = syncookie_hash(packet, epoch, packet->seq, control.cookie_key);
+		number = syncookie_number(hash, epoch, at);
+	} else if (!kernel_cookie(ctx, packet, options->mss, &number)) {
+		return 0;
+	}
+	count = fill_words(words, packet, options, hash, number, own_mss(ctx, packet));
 	words[4] = words_check(words, count, packet) << 16;
 	if (!write_syncookie(ctx, packet, words, count))
 		return 0;
@@ -248,12 +254,14 @@ enum scrub_acknowledged {
 __noinline int scrub_acknowledged_cookie(struct xdp_md *ctx, struct scrub_packet *packet)
 {
 	void *start = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	__u64 now = now_ns(), hash;
 	__be32 *echoed;
+	__u64 hash;
 
-	if (!packet || *(volatile __u64 *)&handover.until <= now)
+	if (!packet)
 		return SCRUB_ACKNOWLEDGED_NOTHING;
-	hash = acknowledged_hash(packet, now >> EPOCH_BITS, control.cookie_key);
+	if (cookies == SCRUB_COOKIES_KERNEL)
+		return acknowledged_kernel_cookie(ctx, packet) ? SCRUB_ACKNOWLEDGED_NUMBER : SCRUB_ACKNOWLEDGED_NOTHING;
+	hash = acknowledged_hash(packet, now_ns() >> EPOCH_BITS, control.cookie_key);
 	if (!hash)
 		return SCRUB_ACKNOWLEDGED_NOTHING;
 	echoed = start + ((packet->payload - sizeof(*echoed)) & PAYLOAD_MASK);

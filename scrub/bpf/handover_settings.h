@@ -10,6 +10,13 @@ enum scrub_handover_mode {
 	SCRUB_HANDOVER_ON,
 };
 
+/* The SYN cookies in answers; the kernel completes their connections. */
+enum scrub_cookies {
+	SCRUB_COOKIES_NONE,
+	SCRUB_COOKIES_OWN,	/* by handover.bpf.c at tc (Linux 6.9) */
+	SCRUB_COOKIES_KERNEL,	/* its own: kernel_cookie.h */
+};
+
 /* Settings of this host: a bit for each mode that is possible, and these. */
 #define HANDOVER_TIMESTAMPS 0x08
 #define HANDOVER_SCALE 0x10

@@ -63,6 +63,15 @@ struct scrub_packet {
 	__u8 tunnel;		/* the one that it is inside of: enum scrub_tunnel; 0 without */
 };
 
+/* Writes an IPv6 address as of struct scrub_packet. */
+static __always_inline void write_address(__be32 *to, __u64 high, __u64 low)
+{
+	to[0] = bpf_htonl(high >> 32);
+	to[1] = bpf_htonl(high);
+	to[2] = bpf_htonl(low >> 32);
+	to[3] = bpf_htonl(low);
+}
+
 /* The result of parsing; the numbers of defects as src/cause.rs has them. */
 enum scrub_parsed {
 	SCRUB_TRUNCATED,

@@ -154,14 +154,8 @@ static __always_inline struct bpf_sock *socket_of(void *ctx, const struct scrub_
 		tuple.ipv4.dport = bpf_htons(packet->dport);
 		return bpf_skc_lookup_tcp(ctx, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
 	}
-	tuple.ipv6.saddr[0] = bpf_htonl(packet->src_high >> 32);
-	tuple.ipv6.saddr[1] = bpf_htonl(packet->src_high);
-	tuple.ipv6.saddr[2] = bpf_htonl(packet->src_low >> 32);
-	tuple.ipv6.saddr[3] = bpf_htonl(packet->src_low);
-	tuple.ipv6.daddr[0] = bpf_htonl(packet->dst_high >> 32);
-	tuple.ipv6.daddr[1] = bpf_htonl(packet->dst_high);
-	tuple.ipv6.daddr[2] = bpf_htonl(packet->dst_low >> 32);
-	tuple.ipv6.daddr[3] = bpf_htonl(packet->dst_low);
+	write_address(tuple.ipv6.saddr, packet->src_high, packet->src_low);
+	write_address(tuple.ipv6.daddr, packet->dst_high, packet->dst_low);
 	tuple.ipv6.sport = bpf_htons(packet->sport);
 	tuple.ipv6.dport = bpf_htons(packet->dport);
 	return bpf_skc_lookup_tcp(ctx, &tuple, sizeof(tuple.ipv6), BPF_F_CURRENT_NETNS, 0);

@@ -161,6 +161,18 @@ static __always_inline __u32 decide_syn(struct scrub_packet *packet, const struc
 	return level ? SCRUB_COUNT_CHALLENGE : 0;
 }
 
+/* Returns true if a packet may acknowledge a SYN cookie. */
+static __always_inline int may_acknowledge(struct scrub_packet *packet, const struct scrub_tcp *tcp)
+{
+	if ((packet->tcp_flags & (TCP_RST | SYN_ACK)) != TCP_ACK || tcp->challenge == SCRUB_CHALLENGE_OFF ||
+	    *(volatile __u64 *)&handover.until <= now_ns())
+		return 0;
+	if (cookies != SCRUB_COOKIES_KERNEL)
+		return 1;
+	/* The socket costs more than the flow. Without known flows, a cookie is only counted. */
+	return tcp->state ? scrub_find_flow(packet) != SCRUB_FLOW_KNOWN : !packet->payload_length;
+}
+
 /* Decides on a TCP packet. Returns the cause if it does not go on; 0 if it does. */
 __noinline __u32 scrub_decide_tcp(struct xdp_md *ctx, struct scrub_packet *packet, __u32 generation, __u32 profile)
 {
@@ -181,9 +193,8 @@ __noinline __u32 scrub_decide_tcp(struct xdp_md *ctx, struct scrub_packet *packe
 		scrub_verify(packet, tcp->verified_for, 0);
 		return SCRUB_COUNT_CHALLENGE_ANSWERED;
 	}
-	acknowledged = SCRUB_ACKNOWLEDGED_NOTHING;
-	if ((packet->tcp_flags & (TCP_RST | SYN_ACK)) == TCP_ACK && tcp->challenge != SCRUB_CHALLENGE_OFF)
-		acknowledged = scrub_acknowledged_cookie(ctx, packet);
+	acknowledged = may_acknowledge(packet, tcp) ? scrub_acknowledged_cookie(ctx, packet) :
+						      SCRUB_ACKNOWLEDGED_NOTHING;
 	if (acknowledged) {
 		if (acknowledged == SCRUB_ACKNOWLEDGED_TIMESTAMP)
 			scrub_verify(packet, tcp->verified_for, 0);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use sluicegate::error::{Error, Result};
 use sluicegate_scrub::policy::Verdict;
-use sluicegate_scrub::program::{Count, Mode};
+use sluicegate_scrub::program::{Cookies, Count, Mode};
 use sluicegate_scrub::scrubber::{Memory, NamedCause, NamedCount, Report};
 
 use crate::advice::with_namespace;
@@ -28,6 +28,7 @@ pub struct State<'a> {
     pub memory: Memory,
     /// Connections that the kernel has completed, and why it completes none now.
     pub handed_over: u64,
+    pub cookies: Option<Cookies>,
     pub handover_obstacle: Option<String>,
     pub elapsed: Duration,
     pub report: Report,
@@ -85,6 +86,9 @@ pub fn to_json(state: &State<'_>) -> Value {
         "answered": total(Verdict::Answer),
         "counters": counters.collect::<Vec<_>>(),
     });
+    if state.cookies == Some(Cookies::Kernel) {
+        value["handover"]["kernel_cookies"] = true.into();
+    }
     if let Some(obstacle) = &state.handover_obstacle {
         value["handover"]["obstacle"] = obstacle.as_str().into();
     }

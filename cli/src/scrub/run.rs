@@ -15,7 +15,7 @@ use sluicegate::units;
 use sluicegate::xdp::Mode;
 use sluicegate::xdp::resident::ModeRequest;
 use sluicegate_scrub::policy::{MAX_SETS, Set};
-use sluicegate_scrub::program;
+use sluicegate_scrub::program::{self, Cookies};
 use sluicegate_scrub::scrubber::{Candidate, EditedPolicy, LIMIT_KEYS, Options, SESSION, Scrubber};
 
 use super::names_file::{self, NamesFile};
@@ -262,13 +262,8 @@ pub fn run(args: RunArgs) -> anyhow::Result<()> {
              first"
         ));
     }
-    let is_host = options.is_host && !args.monitor;
-    if let Some(reason) =
-        scrubber.handover_obstacle().filter(|_| is_host && scrubber.policy().hands_over())
-    {
-        try_say(format_args!(
-            "challenged clients repeat their first SYN, a second later: no hand-over to the kernel: {reason}"
-        ));
+    if options.is_host && !args.monitor && scrubber.policy().hands_over() {
+        say_handover(&scrubber);
     }
     let watch = return_path
         .map(|(path, resolver)| resolver.watch(path.next_hop, scrubber.next_hop_writer()));
@@ -294,6 +289,20 @@ pub fn run(args: RunArgs) -> anyhow::Result<()> {
     lines.finish();
     report::publish(&result, args.json)?;
     Ok(ended?)
+}
+
+/// Prints what clients lose by the kind of hand-over that this host has.
+fn say_handover(scrubber: &Scrubber) {
+    match (scrubber.handover_obstacle(), scrubber.cookies()) {
+        (Some(reason), _) => try_say(format_args!(
+            "challenged clients repeat their first SYN, a second later: no hand-over to the kernel: {reason}"
+        )),
+        (None, Some(Cookies::Kernel)) => try_say(format_args!(
+            "connections of challenged clients have no window scale, SACK and timestamps, and net.ipv4.tcp_syncookies \
+             is 2 while the scrubber runs: Linux 6.9 hands over without these"
+        )),
+        (None, _) => {}
+    }
 }
 
 /// Redirects packets that pass, both ways, until the ports are dropped.

@@ -327,6 +327,7 @@ impl ScrubService {
             fallbacks: self.scrubber.fallbacks(),
             memory: self.scrubber.memory(),
             handed_over: self.scrubber.handed_over(),
+            cookies: self.scrubber.cookies(),
             handover_obstacle: self.scrubber.handover_obstacle(),
             elapsed: self.start.elapsed(),
             report: self.scrubber.report(),

@@ -74,11 +74,11 @@ pub enum Challenge {
 
 /// When a challenge is a SYN cookie whose connection the kernel completes, so that the client need not repeat its SYN.
 ///
-/// That needs Linux 6.9, a listener on an address of this host without Multipath TCP, and a client without TCP MD5
-/// whose MSS is at least 536 bytes (IPv6: 1220). Other SYNs of level 2 are answered as above. A packet that
-/// acknowledges a cookie passes, and its flow is known. It verifies its source only if it also echoes the cookie's
-/// timestamp: 54 bits of a hash. Without timestamps there are 28, which a flood of 1,500,000 packets a second guesses
-/// within three minutes on average: that opens a connection, and nothing else.
+/// That needs Linux 6.0, a listener on an address of this host (from Linux 6.9 on without Multipath TCP), and a client
+/// without TCP MD5 whose MSS is at least 536 bytes (IPv6: 1220). Other SYNs of level 2 are answered as above. A packet
+/// that acknowledges a cookie passes, and its flow is known. It verifies its source only if it also echoes the cookie's
+/// timestamp: 54 bits of a hash. Without timestamps, as always before Linux 6.9, there are 28 or more, which a flood of
+/// 1,500,000 packets a second guesses within three minutes on average: that opens a connection, and nothing else.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Handover {
     /// Never.

@@ -7,13 +7,14 @@
 //! ```
 //!
 //! The program at tc ends with this process, and the XDP program only answers by cookies while the stage's owner lives. A
-//! thread in the interfaces' network namespace writes the host's addresses and settings for the XDP program.
+//! thread in the interfaces' network namespace writes the host's addresses and settings for the XDP program. On kernels
+//! before Linux 6.9, the cookies are the kernel's own ([`kernel_cookie`]), which need no program at tc.
 
 use std::collections::HashSet;
 use std::fs;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
@@ -27,7 +28,9 @@ use sluicegate::link::{self, Interface};
 use sluicegate::xdp::live::SharedCounters;
 use sluicegate::xdp::resident::attach_ingress;
 
+use super::kernel_cookie::{self, CookieSetting};
 use super::load::{failed, map, program};
+use crate::policy::{self, Challenge, Policy};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/handover.bpf.o"));
 /// The map of `struct scrub_handover`.
@@ -50,40 +53,76 @@ const ASSIGN: &str = "bpf_sk_assign_tcp_reqsk";
 /// Time between two looks at the host.
 const INTERVAL: Duration = Duration::from_secs(1);
 
+/// The SYN cookies in answers, as `enum scrub_cookies`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cookies {
+    /// Sluice's own, whose connections the program at tc completes.
+    Own = 1,
+    /// The kernel's.
+    Kernel = 2,
+}
+
+impl Cookies {
+    /// Returns the cookies that this kernel supports, the better ones if it supports both.
+    fn supported() -> Result<Self> {
+        let types = Btf::from_vmlinux().ok();
+        let has = |name: &str| {
+            types.as_ref().is_some_and(|it| it.type_by_name::<Func<'_>>(name).is_some())
+        };
+        if has(ASSIGN) {
+            return Ok(Self::Own);
+        }
+        if has(kernel_cookie::LATEST_HELPER) {
+            return Ok(Self::Kernel);
+        }
+        Err(Error::Unsupported {
+            feature: "hand-over of connections to the kernel".into(),
+            remedy: "use Linux 6.0 or later".into(),
+        })
+    }
+}
+
 /// Connections that the kernel completes, until this value is dropped.
 #[derive(Debug)]
 pub struct Handover {
+    cookies: Cookies,
     /// Hold the program at tc.
     _links: Vec<OwnedFd>,
     shared: Arc<SharedCounters>,
     obstacle: Arc<Mutex<Option<String>>>,
-    /// The policy hands connections over.
-    is_needed: Arc<AtomicBool>,
+    /// The modes of the policy.
+    needed: Arc<AtomicU64>,
     /// Wakes the thread; dropped to stop it.
     wake: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Handover {
-    /// Attaches the program at tc to interfaces of this thread's network namespace.
+    /// Prepares interfaces of this thread's network namespace, by these cookies or by those that the kernel supports.
     ///
     /// # Errors
-    /// The kernel is older than Linux 6.9, or refuses.
-    pub(super) fn start(maps: &Object, interfaces: &[Interface], is_needed: bool) -> Result<Self> {
-        let object = load(maps)?;
-        let attach = |interface| {
-            let attached = attach_ingress(program(&object, "scrub_complete").as_fd(), interface);
-            attached.map_err(|error| Error::system("attach to tc of", &interface.name, error))
+    /// The kernel is older than Linux 6.0, or refuses.
+    pub(super) fn start(
+        maps: &Object,
+        interfaces: &[Interface],
+        policy: &Policy,
+        cookies: Option<Cookies>,
+    ) -> Result<Self> {
+        let cookies = cookies.map_or_else(Cookies::supported, Ok)?;
+        kernel_cookie::restore();
+        let (links, setting) = match cookies {
+            Cookies::Own => (attach(maps, interfaces)?, None),
+            Cookies::Kernel => (Vec::new(), Some(CookieSetting::default())),
         };
-        let links = interfaces.iter().map(attach).collect::<Result<_>>()?;
         let memory = map(maps, SHARED).as_fd().try_clone_to_owned();
         let memory = memory.and_then(|fd| SharedCounters::over(fd, SHARED_WORDS));
         let shared = memory.map_err(|error| Error::system("map", "memory of hand-over", error))?;
         let shared = Arc::new(shared);
         let local = MapHandle::try_from(&map(maps, "scrub_local"));
         let local = local.map_err(|error| failed("share a map of", error))?;
-        let is_needed = Arc::new(AtomicBool::new(is_needed));
-        let watch = Watch { local, shared: Arc::clone(&shared), is_needed: Arc::clone(&is_needed) };
+        let needed = Arc::new(AtomicU64::new(modes_of(policy)));
+        let (shared_by_watch, needed_by_watch) = (Arc::clone(&shared), Arc::clone(&needed));
+        let mut watch = Watch { local, shared: shared_by_watch, needed: needed_by_watch, setting };
         let obstacle = Arc::new(Mutex::new(watch.update()));
         let (wake, woken) = channel();
         let shown = Arc::clone(&obstacle);
@@ -92,18 +131,24 @@ impl Handover {
             .spawn(move || watch.run(&woken, &shown))
             .map_err(|error| Error::start("a thread for hand-over", error))?;
         Ok(Self {
+            cookies,
             _links: links,
             shared,
             obstacle,
-            is_needed,
+            needed,
             wake: Some(wake),
             thread: Some(thread),
         })
     }
 
-    /// Sets whether the policy hands connections over. If not, the host's firewall does not matter, and is not looked for.
-    pub fn set_needed(&self, is_needed: bool) {
-        self.is_needed.store(is_needed, Ordering::Relaxed);
+    /// Returns the cookies in answers.
+    pub fn cookies(&self) -> Cookies {
+        self.cookies
+    }
+
+    /// Sets the policy. If it hands nothing over, the host's firewall does not matter, and is not looked for.
+    pub fn set_policy(&self, policy: &Policy) {
+        self.needed.store(modes_of(policy), Ordering::Relaxed);
         if let Some(wake) = &self.wake {
             let _ = wake.send(());
         }
@@ -131,15 +176,28 @@ impl Drop for Handover {
     }
 }
 
+/// Returns the modes by which a policy hands connections over.
+fn modes_of(policy: &Policy) -> u64 {
+    let modes = policy.profiles.iter().map(|it| match (it.tcp.challenge, it.tcp.handover) {
+        (Challenge::Off, _) | (_, policy::Handover::Off) => 0,
+        (_, policy::Handover::Auto) => AUTO,
+        (_, policy::Handover::On) => ON,
+    });
+    modes.fold(0, |all, mode| all | mode)
+}
+
+/// Attaches the program at tc.
+fn attach(maps: &Object, interfaces: &[Interface]) -> Result<Vec<OwnedFd>> {
+    let object = load(maps)?;
+    let attach = |interface: &Interface| {
+        let attached = attach_ingress(program(&object, "scrub_complete").as_fd(), interface);
+        attached.map_err(|error| Error::system("attach to tc of", &interface.name, error))
+    };
+    interfaces.iter().map(attach).collect()
+}
+
 /// Loads the program at tc with the maps of the XDP program.
 fn load(maps: &Object) -> Result<Object> {
-    let has_function = |types: Btf<'_>| types.type_by_name::<Func<'_>>(ASSIGN).is_some();
-    if !Btf::from_vmlinux().is_ok_and(has_function) {
-        return Err(Error::Unsupported {
-            feature: "hand-over of connections to the kernel".into(),
-            remedy: "use Linux 6.9 or later".into(),
-        });
-    }
     let loaded = ObjectBuilder::default().open_memory(OBJECT).and_then(|mut open| {
         for mut each in open.maps_mut() {
             let name = each.name().to_string_lossy().into_owned();
@@ -156,11 +214,13 @@ fn load(maps: &Object) -> Result<Object> {
 struct Watch {
     local: MapHandle,
     shared: Arc<SharedCounters>,
-    is_needed: Arc<AtomicBool>,
+    needed: Arc<AtomicU64>,
+    /// The setting that the kernel's cookies need.
+    setting: Option<CookieSetting>,
 }
 
 impl Watch {
-    fn run(&self, woken: &Receiver<()>, obstacle: &Mutex<Option<String>>) {
+    fn run(&mut self, woken: &Receiver<()>, obstacle: &Mutex<Option<String>>) {
         while woken.recv_timeout(INTERVAL) != Err(RecvTimeoutError::Disconnected) {
             let found = self.update();
             *obstacle.lock().unwrap_or_else(PoisonError::into_inner) = found;
@@ -168,12 +228,17 @@ impl Watch {
     }
 
     /// Reads the host's state, and writes it. Returns the obstacle.
-    fn update(&self) -> Option<String> {
-        let (modes, obstacle) = match self.is_needed.load(Ordering::Relaxed).then(read_modes) {
+    fn update(&mut self) -> Option<String> {
+        let needed = self.needed.load(Ordering::Relaxed);
+        let (mut modes, mut obstacle) = match (needed != 0).then(read_modes) {
             Some(Ok(found)) => found,
             Some(Err(error)) => (0, Some(error.to_string())),
             None => (0, None),
         };
+        let setting = self.setting.as_mut().map_or(Ok(()), |it| it.set(needed & modes != 0));
+        if let Err(reason) = setting {
+            (modes, obstacle) = (0, Some(reason));
+        }
         // Without all addresses, the clients of the others are challenged.
         if let Ok(interfaces) = link::interfaces(None) {
             let addresses = interfaces.iter().flat_map(|it| &it.addresses);

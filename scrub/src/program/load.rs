@@ -9,7 +9,7 @@ use libbpf_rs::{
 use sluicegate::error::{Error, Result};
 use sluicegate::xdp::resident::{ChainMaps, KeptProgram};
 
-use super::ReturnPath;
+use super::{Cookies, ReturnPath};
 use crate::counters::COUNTERS;
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/scrub.bpf.o"));
@@ -158,7 +158,7 @@ fn set_return_path(map: &mut OpenMapMut<'_>, path: Option<&ReturnPath>) -> libbp
 pub(super) fn stage(
     maps: &Object,
     chain: &ChainMaps<'_>,
-    hands_over: bool,
+    cookies: Option<Cookies>,
     path: Option<&ReturnPath>,
 ) -> Result<OwnedFd> {
     let object = load(open(Some(STAGE))?, |open| {
@@ -170,7 +170,8 @@ pub(super) fn stage(
                 "sluice_tallies" => each.reuse_fd(chain.tallies)?,
                 ".rodata.frags" => each.set_initial_value(&u32::from(chain.frags).to_ne_bytes())?,
                 ".rodata.handover" => {
-                    each.set_initial_value(&u32::from(hands_over).to_ne_bytes())?;
+                    let cookies = cookies.map_or(0, |it| it as u32);
+                    each.set_initial_value(&cookies.to_ne_bytes())?;
                 }
                 RETURN_PATH => set_return_path(&mut each, path)?,
                 // Other constants.

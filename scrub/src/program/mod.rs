@@ -15,6 +15,7 @@ pub mod cost;
 mod counts;
 mod handover;
 mod image_map;
+mod kernel_cookie;
 mod load;
 mod rehearse;
 mod return_path;
@@ -33,9 +34,10 @@ use sluicegate::xdp::resident::{ChainMaps, KeptProgram};
 
 use crate::counters::COUNTERS;
 use crate::image::Image;
+use crate::policy::Policy;
 use crate::tables::Tables;
 pub use counts::Count;
-pub use handover::Handover;
+pub use handover::{Cookies, Handover};
 use return_path::NEXT_HOP_WORDS;
 pub use return_path::{Gre, MIN_MSS, NextHop, NextHopWriter, ReturnPath, fitting_mss};
 
@@ -211,22 +213,27 @@ impl Program {
         })
     }
 
-    /// Loads an instance for the stage of an interface's resident program. It hands connections over if the kernel has what
-    /// [`start_handover`](Self::start_handover) needs.
+    /// Loads an instance for the stage of an interface's resident program. It hands connections over by the cookies of
+    /// [`start_handover`](Self::start_handover), if any.
     ///
     /// # Errors
     /// As [`new`](Self::new).
-    pub fn load_stage(&self, chain: &ChainMaps<'_>, hands_over: bool) -> Result<OwnedFd> {
-        load::stage(&self.object, chain, hands_over, self.return_path.as_ref())
+    pub fn load_stage(&self, chain: &ChainMaps<'_>, cookies: Option<Cookies>) -> Result<OwnedFd> {
+        load::stage(&self.object, chain, cookies, self.return_path.as_ref())
     }
 
     /// Completes connections whose SYNs an instance answered by cookies, on interfaces of this thread's network namespace.
-    /// `is_needed`: the policy [hands over](crate::policy::Policy::hands_over).
+    /// Without `cookies`, they are the best that the kernel supports.
     ///
     /// # Errors
-    /// The kernel is older than Linux 6.9, or refuses.
-    pub fn start_handover(&self, interfaces: &[Interface], is_needed: bool) -> Result<Handover> {
-        Handover::start(&self.object, interfaces, is_needed)
+    /// The kernel is older than Linux 6.0, or refuses.
+    pub fn start_handover(
+        &self,
+        interfaces: &[Interface],
+        policy: &Policy,
+        cookies: Option<Cookies>,
+    ) -> Result<Handover> {
+        Handover::start(&self.object, interfaces, policy, cookies)
     }
 
     /// Sets the return path of instances that are loaded after this.

@@ -20,7 +20,7 @@ use sluicegate::xdp::resident::{ModeRequest, Resident, ScrubStage};
 
 use crate::policy::Policy;
 use crate::program::{
-    Count, Handover, LoadedTables, Mode, NextHopWriter, Program, ReturnPath, random_number,
+    Cookies, Count, Handover, LoadedTables, Mode, NextHopWriter, Program, ReturnPath, random_number,
 };
 use crate::tables::Tables;
 pub use candidate::{Candidate, TimedFrame};
@@ -51,6 +51,9 @@ pub struct Options {
     pub is_host: bool,
     /// Where packets to protected networks leave. Without, they go to the host, as all others that pass.
     pub return_path: Option<ReturnPath>,
+    /// Connections are handed over as on kernels before Linux 6.9, for tests.
+    #[doc(hidden)]
+    pub kernel_cookies: bool,
 }
 
 impl Default for Options {
@@ -62,6 +65,7 @@ impl Default for Options {
             learning_time: Duration::from_secs(60),
             is_host: true,
             return_path: None,
+            kernel_cookies: false,
         }
     }
 }
@@ -114,7 +118,8 @@ fn begin_handover(
     if !options.is_host {
         return Err("packets that pass do not go to this host".into());
     }
-    let handover = program.start_handover(interfaces, policy.hands_over());
+    let cookies = options.kernel_cookies.then_some(Cookies::Kernel);
+    let handover = program.start_handover(interfaces, policy, cookies);
     handover.map_err(|error| error.to_string())
 }
 
@@ -235,7 +240,8 @@ impl Scrubber {
         let handover = begin_handover(&program, interfaces, &policy, options);
         let mut stages = Vec::new();
         for (stage, resident) in taken {
-            let instance = program.load_stage(&resident.chain_maps(), handover.is_ok())?;
+            let cookies = handover.as_ref().ok().map(Handover::cookies);
+            let instance = program.load_stage(&resident.chain_maps(), cookies)?;
             stage.install(instance.as_fd())?;
             stages.push(stage);
         }
@@ -325,6 +331,11 @@ impl Scrubber {
         }
     }
 
+    /// Returns the SYN cookies of connections that are handed over. None if none can be.
+    pub fn cookies(&self) -> Option<Cookies> {
+        self.handover.as_ref().ok().map(Handover::cookies)
+    }
+
     /// Returns the number of connections that the kernel has completed.
     pub fn handed_over(&self) -> u64 {
         self.handover.as_ref().map_or(0, Handover::connections)
@@ -359,7 +370,7 @@ impl Scrubber {
         self.earlier.add(Report::new(&self.policy, &last));
         self.policy = candidate.policy;
         if let Ok(handover) = &self.handover {
-            handover.set_needed(self.policy.hands_over());
+            handover.set_policy(&self.policy);
         }
         self.memory.tables = candidate.bytes;
         Ok(())
