@@ -35,7 +35,7 @@ pub use program::Inspect;
 pub(crate) use program::{
     Sockets, load as load_program, load_copying, load_flows, load_forwarding,
 };
-pub use scrub_stage::{ChainMaps, KeptProgram, ScrubStage, attach_ingress};
+pub use scrub_stage::{ChainMaps, KeptProgram, ScrubStage, attach_egress, attach_ingress};
 pub use shared::StageCounters;
 pub(crate) use shared::{COUNTERS, DROP, FILTERED, FLOWS, FORWARD, MIRRORS, QUEUES_MAX, WHOLE};
 pub use stage::{Action, Owner};

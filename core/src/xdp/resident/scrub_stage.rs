@@ -150,3 +150,12 @@ impl ScrubStage {
 pub fn attach_ingress(program: BorrowedFd<'_>, interface: &Interface) -> io::Result<OwnedFd> {
     bpf::tcx_attach_first(program, interface.index, TcHook::Ingress)
 }
+
+/// Attaches a program for tc that sees the packets which the host sends by an interface of this thread's network
+/// namespace, behind all others there, until the last descriptor of the returned link is closed. Needs Linux 6.6.
+///
+/// # Errors
+/// `EINVAL`: the kernel has no tcx. Or it refused.
+pub fn attach_egress(program: BorrowedFd<'_>, interface: &Interface) -> io::Result<OwnedFd> {
+    bpf::tcx_attach(program, interface.index, TcHook::Egress)
+}
