@@ -11,6 +11,7 @@
 #define SCRUB_UDP_CHALLENGE_H
 
 #include "tcp_stage.h"
+#include "udp_answer.h"
 
 #define A2S_INFO "Source Engine Query"	/* with its zero */
 #define A2S_INFO_BYTES (5 + sizeof(A2S_INFO))
@@ -26,10 +27,6 @@
 #define DNS_LABEL_MAX 63
 #define DNS_QUESTION_MASK 0x1ff	/* a question has at most 259 bytes */
 
-struct answer_udp {
-	__be16 sport, dport, length, check;
-};
-
 struct a2s_challenge {
 	__be32 head;
 	__u8 kind;
@@ -40,15 +37,6 @@ struct dns_header {
 	__be16 id, flags;
 	__be16 questions, answers, authorities, additionals;
 };
-
-/* Returns true for a whole datagram behind an IP header without options, extension headers or a tunnel. */
-static __always_inline int is_plain_udp(const struct scrub_packet *packet)
-{
-	__u32 ip = packet->version == 4 ? sizeof(struct answer_v4) : sizeof(struct answer_v6);
-
-	return packet->transport == IPPROTO_UDP && !packet->tunnel && !(packet->fragment & SCRUB_FIRST_FRAGMENT) &&
-	       packet->payload == link_bytes(packet) + ip + sizeof(struct answer_udp);
-}
 
 /* Returns true if the text of A2S_INFO is here. */
 static __always_inline int has_info_text(const __u8 *at)
@@ -187,56 +175,16 @@ __noinline __u32 scrub_challenge_udp(struct xdp_md *ctx, struct scrub_packet *pa
 	return is_a2s ? SCRUB_COUNT_CHALLENGE_A2S : SCRUB_COUNT_CHALLENGE_DNS;
 }
 
-/* Writes the UDP header in front of a payload of `bytes`, whose words have this sum. */
-static __always_inline void write_udp(struct answer_udp *udp, const struct scrub_packet *packet, __u32 bytes,
-				      __u64 sum)
+/* Returns the payload of a packet in the frame. */
+static __always_inline void *payload_of(struct xdp_md *ctx, const struct scrub_packet *packet)
 {
-	__u32 length = sizeof(*udp) + bytes;
-
-	sum += sum_words(packet->src_high) + sum_words(packet->src_low) + sum_words(packet->dst_high) +
-	       sum_words(packet->dst_low) + IPPROTO_UDP + 2 * length + packet->sport + packet->dport;
-	udp->sport = bpf_htons(packet->dport);
-	udp->dport = bpf_htons(packet->sport);
-	udp->length = bpf_htons(length);
-	/* 0 is no checksum. */
-	udp->check = checksum(sum) ?: 0xffff;
-}
-
-/* Begins an answer with a payload of `bytes`, whose words have this sum. Returns the place of the payload. */
-static __always_inline struct answer_place begin_udp_answer(struct xdp_md *ctx, const struct scrub_packet *packet,
-							    __u32 bytes, __u64 sum)
-{
-	__u32 is_v4 = packet->version == 4, datagram = sizeof(struct answer_udp) + bytes;
-	__u32 ip = is_v4 ? sizeof(struct answer_v4) : sizeof(struct answer_v6);
-	struct answer_place place = begin_answer(ctx, packet, frame_bytes(ctx), ip + datagram), none = {};
-
-	if (!place.at)
-		return none;
-	if (is_v4) {
-		struct { struct answer_v4 ip; struct answer_udp udp; } *headers = place.at;
-
-		if ((void *)(headers + 1) > place.end)
-			return none;
-		write_v4(&headers->ip, packet, IPPROTO_UDP, datagram);
-		write_udp(&headers->udp, packet, bytes, sum);
-		place.at = headers + 1;
-	} else {
-		struct { struct answer_v6 ip; struct answer_udp udp; } *headers = place.at;
-
-		if ((void *)(headers + 1) > place.end)
-			return none;
-		write_v6(&headers->ip, packet, IPPROTO_UDP, datagram);
-		write_udp(&headers->udp, packet, bytes, sum);
-		place.at = headers + 1;
-	}
-	return place;
+	return (void *)(long)ctx->data + (packet->payload & PAYLOAD_MASK);
 }
 
 /* Turns an A2S query's frame into the answer: a challenge. Returns XDP_DROP if it cannot be sent. */
 __noinline int scrub_answer_a2s(struct xdp_md *ctx, struct scrub_packet *packet)
 {
 	struct a2s_challenge *answer;
-	struct answer_place place;
 	__u32 cookie;
 	__u64 sum;
 
@@ -245,9 +193,10 @@ __noinline int scrub_answer_a2s(struct xdp_md *ctx, struct scrub_packet *packet)
 	cookie = scrub_cookie(packet, now_ns() >> EPOCH_BITS);
 	/* The number is at an odd offset. */
 	sum = 2 * 0xffff + ('A' << 8 | cookie >> 24) + (cookie >> 8 & 0xffff) + (cookie << 8 & 0xff00);
-	place = begin_udp_answer(ctx, packet, sizeof(*answer), sum);
-	answer = place.at;
-	if (!answer || (void *)(answer + 1) > place.end)
+	if (!scrub_begin_udp_answer(ctx, packet, sizeof(*answer), sum))
+		return XDP_DROP;
+	answer = payload_of(ctx, packet);
+	if ((void *)(answer + 1) > (void *)(long)ctx->data_end)
 		return XDP_DROP;
 	answer->head = ~0U;
 	answer->kind = 'A';
@@ -261,25 +210,24 @@ __noinline int scrub_answer_a2s(struct xdp_md *ctx, struct scrub_packet *packet)
  */
 __noinline int scrub_answer_dns(struct xdp_md *ctx, struct scrub_packet *packet)
 {
-	void *start = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct dns_header *header;
-	struct answer_place place;
 	__u64 question;
 	__u32 bytes;
 	__u16 flags;
 
 	if (!packet)
 		return XDP_DROP;
-	header = start + (packet->payload & PAYLOAD_MASK);
-	if ((void *)(header + 1) > end)
+	header = payload_of(ctx, packet);
+	if ((void *)(header + 1) > (void *)(long)ctx->data_end)
 		return XDP_DROP;
 	question = scrub_dns_question(ctx, packet);
 	bytes = question & DNS_QUESTION_MASK;
 	flags = (bpf_ntohs(header->flags) & DNS_RECURSION_DESIRED) | DNS_RESPONSE | DNS_TRUNCATED;
-	place = begin_udp_answer(ctx, packet, sizeof(*header) + bytes,
-				 (question >> 32) + bpf_ntohs(header->id) + flags + 1);
-	header = place.at;
-	if (!header || (void *)(header + 1) > place.end)
+	if (!scrub_begin_udp_answer(ctx, packet, sizeof(*header) + bytes,
+				    (question >> 32) + bpf_ntohs(header->id) + flags + 1))
+		return XDP_DROP;
+	header = payload_of(ctx, packet);
+	if ((void *)(header + 1) > (void *)(long)ctx->data_end)
 		return XDP_DROP;
 	header->flags = bpf_htons(flags);
 	header->answers = header->authorities = header->additionals = 0;
