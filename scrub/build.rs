@@ -1,5 +1,5 @@
 //! Compiles the BPF programs in `bpf/`.
 
 fn main() {
-    sluicegate_build_bpf::compile(&["scrub", "cost", "handover"]);
+    sluicegate_build_bpf::compile(&["scrub", "cost", "handover", "answer_cache"]);
 }

@@ -31,7 +31,7 @@ struct answer_tcp {
 #define ANSWER_TTL 64
 #define ANSWER_WINDOW 0xffff
 #define FRAME_MIN 60
-#define PADDING_MAX 9		/* behind a challenge of A2S, the shortest answer */
+#define PADDING_MAX 12		/* behind the shortest answer of A2S */
 #define SYN_ACK (TCP_SYN | TCP_ACK)
 
 static __always_inline __u64 sum_words(__u64 word)

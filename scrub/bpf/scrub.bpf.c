@@ -305,6 +305,8 @@ static __always_inline int answer(const struct decision *it)
 		return scrub_answer_a2s(it->ctx, it->packet);
 	case SCRUB_COUNT_CHALLENGE_DNS:
 		return scrub_answer_dns(it->ctx, it->packet);
+	case SCRUB_COUNT_CACHED_A2S:
+		return scrub_answer_from_cache(it->ctx, it->packet);
 	default:
 		return scrub_answer(it->ctx, it->packet);
 	}

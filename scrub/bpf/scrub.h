@@ -25,6 +25,7 @@ enum scrub_counter {
 	SCRUB_COUNT_CONTRADICTED,
 	SCRUB_COUNT_CHALLENGE_A2S, /* a query was answered */
 	SCRUB_COUNT_CHALLENGE_DNS,
+	SCRUB_COUNT_CACHED_A2S,	/* a query with a cookie was answered */
 	SCRUB_COUNT_RETURN_EXPIRED = 30,
 	SCRUB_COUNT_RETURN_TOO_LONG,
 	SCRUB_COUNT_SETS = 32,		/* 64 sets */
@@ -73,7 +74,10 @@ enum scrub_rule_action {
 
 /* A rule's action, four in a line. */
 struct scrub_action {
-	struct scrub_limit_list limits;
+	union {
+		struct scrub_limit_list limits;
+		__u32 cache_ms;	/* of a challenge: how long answers are used; 0 for none */
+	};
 	__u32 sample;		/* 1 in this number; 0 for none */
 	__u16 counter;		/* from SCRUB_COUNT_RULES on */
 	__u8 kind;		/* enum scrub_rule_action */

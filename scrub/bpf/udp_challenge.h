@@ -3,13 +3,16 @@
  * Challenges to the senders of queries over UDP, which a rule asks for. src/policy/udp.rs describes them. Global functions
  * as in stages.h.
  *
- *	query -> verified source? -> cookie? the source is verified -> rate to the destination -> go on | answer
+ *	query -> verified source, or cookie? -> a fresh answer? with a cookie, it is sent; else: challenge
+ *	         |                              `-- none: go on
+ *	         `-- neither: rate to the destination -> go on | challenge
  *
- * No answer is longer than its query.
+ * No challenge is longer than its query.
  */
 #ifndef SCRUB_UDP_CHALLENGE_H
 #define SCRUB_UDP_CHALLENGE_H
 
+#include "cached_answer.h"
 #include "tcp_stage.h"
 #include "udp_answer.h"
 
@@ -151,7 +154,7 @@ __noinline __u32 scrub_challenge_udp(struct xdp_md *ctx, struct scrub_packet *pa
 	const struct scrub_action *action;
 	__u64 number = A2S_NO_CHALLENGE;
 	struct scrub_line *line;
-	int is_a2s;
+	int is_a2s, is_verified, has_cookie;
 
 	if (!packet || !params || !tcp || !image || !is_plain_udp(packet))
 		return 0;
@@ -164,12 +167,14 @@ __noinline __u32 scrub_challenge_udp(struct xdp_md *ctx, struct scrub_packet *pa
 		number = a2s_challenge_of(packet, start, end);
 	else if (!scrub_dns_question(ctx, packet))
 		return 0;
-	if (number == A2S_NO_QUERY || scrub_proof_of(packet) == SCRUB_PROOF_STRONG)
+	if (number == A2S_NO_QUERY)
 		return 0;
-	if (is_a2s && is_cookie(packet, number)) {
+	is_verified = scrub_proof_of(packet) == SCRUB_PROOF_STRONG;
+	has_cookie = is_a2s && is_cookie(packet, number);
+	if (has_cookie && !is_verified)
 		scrub_verify(packet, tcp->verified_for, 0);
-		return 0;
-	}
+	if (has_cookie || is_verified)
+		return is_a2s ? scrub_find_cached_answer(ctx, packet, action->cache_ms, has_cookie) : 0;
 	if (action->above && !scrub_measure_queries(packet, action->kind, action->above))
 		return 0;
 	return is_a2s ? SCRUB_COUNT_CHALLENGE_A2S : SCRUB_COUNT_CHALLENGE_DNS;

@@ -21,6 +21,8 @@ pub enum Cause {
     ChallengeA2s,
     /// It is a DNS query whose source is not verified: it is answered.
     ChallengeDns,
+    /// It is a query of Valve's protocol whose source is verified: it is answered from the cache.
+    CachedA2s,
     /// It belongs to an amplification class that is dropped.
     Amplification(usize),
     /// It is a later fragment, and follows the verdict on the first one.

@@ -28,6 +28,7 @@ const FIRST_DROPPED: u16 = NOT_IP + 11;
 const CONTRADICTED: u16 = NOT_IP + 12;
 const CHALLENGE_A2S: u16 = NOT_IP + 13;
 const CHALLENGE_DNS: u16 = NOT_IP + 14;
+const CACHED_A2S: u16 = NOT_IP + 15;
 const RETURN_EXPIRED: u16 = FIXED - 2;
 const RETURN_TOO_LONG: u16 = FIXED - 1;
 
@@ -58,6 +59,7 @@ pub fn of(cause: Cause, verdict: Verdict) -> u16 {
         Cause::ContradictoryFragment => CONTRADICTED,
         Cause::ChallengeA2s => CHALLENGE_A2S,
         Cause::ChallengeDns => CHALLENGE_DNS,
+        Cause::CachedA2s => CACHED_A2S,
         Cause::Default if verdict == Verdict::Pass => DEFAULT_PASS,
         Cause::Default => DEFAULT_DROP,
         Cause::ReturnExpired => RETURN_EXPIRED,
@@ -86,6 +88,7 @@ pub fn cause(counter: u16) -> Option<Cause> {
         CONTRADICTED => Cause::ContradictoryFragment,
         CHALLENGE_A2S => Cause::ChallengeA2s,
         CHALLENGE_DNS => Cause::ChallengeDns,
+        CACHED_A2S => Cause::CachedA2s,
         RETURN_EXPIRED => Cause::ReturnExpired,
         RETURN_TOO_LONG => Cause::ReturnTooLong,
         SETS..CLASSES => Cause::Set((counter - SETS).into()),
@@ -109,7 +112,7 @@ mod tests {
             assert!(verdicts.contains(&counter), "{cause:?}");
             known += 1;
         }
-        assert_eq!(known, 25 + 64 + 32 + 1024 + 16_384);
+        assert_eq!(known, 26 + 64 + 32 + 1024 + 16_384);
         assert_eq!(COUNTERS, 17_536, "as in bpf/scrub.h");
         assert_eq!(cause(COUNTERS), None);
     }

@@ -21,6 +21,8 @@ use sluicegate_scrub::program;
 use sluicegate_scrub::scrubber::{Candidate, NamedCause, Options, Scrubber, StageName};
 use sluicegate_scrub::testing::{FrameSpec, Random, a2s_query};
 
+#[path = "traffic/answer_cache.rs"]
+mod answer_cache;
 #[path = "traffic/devices.rs"]
 mod devices;
 #[path = "traffic/handover.rs"]

@@ -265,6 +265,14 @@ pub fn run(args: RunArgs) -> anyhow::Result<()> {
     if options.is_host && !args.monitor && scrubber.policy().hands_over() {
         say_handover(&scrubber);
     }
+    if let Some(reason) = scrubber
+        .answer_cache_obstacle()
+        .filter(|_| !args.monitor && scrubber.policy().caches_answers())
+    {
+        try_say(format_args!(
+            "rules with `cache` go on to the server: no answers are kept: {reason}"
+        ));
+    }
     let watch = return_path
         .map(|(path, resolver)| resolver.watch(path.next_hop, scrubber.next_hop_writer()));
     let next_hop = watch.transpose()?;

@@ -133,6 +133,7 @@ pub(crate) fn cause_text(policy: &Policy, cause: Cause) -> String {
         Cause::Rule(place) => format!("rule {place} \"{}\"", policy.rules[place].name),
         Cause::ChallengeA2s => "A2S query of a source that is not verified".into(),
         Cause::ChallengeDns => "DNS query of a source that is not verified".into(),
+        Cause::CachedA2s => "A2S query, answered from the cache".into(),
         Cause::Amplification(place) => {
             format!("amplification class \"{}\"", AMPLIFICATION[place].name)
         }

@@ -13,8 +13,8 @@
 //!    each.
 //! 5. Sets with `action = "pass"`, then those with `action = "drop"`, by the source. Of several, the first decides.
 //! 6. Rules, in their order: the first rule that matches is the only one that acts. `drop` and `pass` decide; a limit
-//!    drops the packets above it; a [challenge](UdpChallenge) answers queries of sources that are not verified; all
-//!    others continue with the next stage.
+//!    drops the packets above it; a [challenge](UdpChallenge) answers queries of sources that are not verified, and may
+//!    answer others from a cache; all others continue with the next stage.
 //! 7. Amplification: answers of protocols that attackers use as reflectors.
 //! 8. Other fragments, then [TCP](TcpProtection), as the network's profile says.
 //! 9. The profile's limits, in their order. Here and above, limits are charged until one refuses the packet, and those
@@ -246,6 +246,14 @@ impl Policy {
     pub fn hands_over(&self) -> bool {
         let mut all = self.profiles.iter().map(|it| it.tcp);
         all.any(|it| it.challenge != Challenge::Off && it.handover != Handover::Off)
+    }
+
+    /// Reports whether answers of this host's game servers are kept for some rule.
+    pub fn caches_answers(&self) -> bool {
+        let caches = |it: &Rule| {
+            matches!(it.action, RuleAction::Challenge(UdpChallenge { cache: Some(_), .. }))
+        };
+        self.rules.iter().any(caches)
     }
 
     /// Returns all limits, each once: of rules in their order, then of profiles (amplification classes first).

@@ -1,5 +1,7 @@
 //! Challenges to the senders of queries over UDP.
 
+use std::time::Duration;
+
 /// A rule's answer to queries of sources that are not verified.
 ///
 /// Sources are verified as of [`TcpProtection`](super::TcpProtection): all challenges share them, and the profile of
@@ -11,7 +13,7 @@
 /// - [`Dns`](UdpQuery::Dns): a header with QR and opcode 0 and one question, then a question without compression. The
 ///   answer is the header and the question, with QR and TC.
 ///
-/// Further bytes do not matter. No answer is longer than its query. Queries of verified sources and all other packets
+/// Further bytes do not matter. No challenge is longer than its query. Queries of verified sources and all other packets
 /// go on to the next stage.
 ///
 /// The client of A2S repeats its query with the cookie as its challenge (of `T`, behind the text). This verifies its
@@ -21,12 +23,18 @@
 /// With `above`, a query without a valid cookie is only answered while its destination gets more than this number of
 /// such queries in a second, of one kind and by rules with the same `above`. This state ends as level 1 of TCP, with a
 /// quarter of the rate as the lower one.
+///
+/// With `cache`, A2S queries with a valid cookie get the answer that the server gave to another query within this time.
+/// While there is one, queries of verified sources without a valid cookie are challenged, too. The program learns answers
+/// from what sockets of this host send; elsewhere, the cache is empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpChallenge {
     /// The kind of query.
     pub query: UdpQuery,
     /// The rate in packets a second; none: all are answered. Not 0.
     pub above: Option<u32>,
+    /// The time for which the answers of a server are used; none: the server answers all. Of A2S only.
+    pub cache: Option<Duration>,
 }
 
 /// A kind of query that can be challenged.

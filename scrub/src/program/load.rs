@@ -26,6 +26,8 @@ const NAME_BYTES: usize = 15;
 const IS_OWN: [&str; 4] = ["rodata", ".data.rehearse", ".data.return", "sluice_"];
 /// The map of `struct scrub_return`.
 const RETURN_PATH: &str = ".rodata.return";
+/// The map of `has_answer_cache`.
+const ANSWER_CACHE: &str = ".rodata.cache";
 
 /// Turns libbpf's error into one for users.
 pub(super) fn failed(operation: &'static str, error: libbpf_rs::Error) -> Error {
@@ -126,13 +128,19 @@ pub(super) fn maps(
     program: Option<&str>,
     cpus: u32,
     (limit_lines, flow_lines): (u32, u32),
+    caches_answers: bool,
     path: Option<&ReturnPath>,
 ) -> Result<Object> {
     load(open(program)?, |open| {
         size(open, cpus, limit_lines, flow_lines)?;
-        let mut maps = open.maps_mut();
-        let mut constants = maps.find(|it| it.name() == RETURN_PATH);
-        constants.as_mut().map_or(Ok(()), |it| set_return_path(it, path))
+        for mut each in open.maps_mut() {
+            match each.name().to_str() {
+                Some(RETURN_PATH) => set_return_path(&mut each, path)?,
+                Some(ANSWER_CACHE) => set_answer_cache(&mut each, caches_answers)?,
+                _ => {}
+            }
+        }
+        Ok(())
     })
 }
 
@@ -154,11 +162,16 @@ fn set_return_path(map: &mut OpenMapMut<'_>, path: Option<&ReturnPath>) -> libbp
     path.map_or(Ok(()), |path| map.set_initial_value(&path.encode()))
 }
 
+fn set_answer_cache(map: &mut OpenMapMut<'_>, caches_answers: bool) -> libbpf_rs::Result<()> {
+    map.set_initial_value(&u32::from(caches_answers).to_ne_bytes())
+}
+
 /// Loads the program at the stage for an interface's chain, with the maps of another instance.
 pub(super) fn stage(
     maps: &Object,
     chain: &ChainMaps<'_>,
     cookies: Option<Cookies>,
+    caches_answers: bool,
     path: Option<&ReturnPath>,
 ) -> Result<OwnedFd> {
     let object = load(open(Some(STAGE))?, |open| {
@@ -174,6 +187,7 @@ pub(super) fn stage(
                     each.set_initial_value(&cookies.to_ne_bytes())?;
                 }
                 RETURN_PATH => set_return_path(&mut each, path)?,
+                ANSWER_CACHE => set_answer_cache(&mut each, caches_answers)?,
                 // Other constants.
                 name if name.ends_with(".rodata") => {}
                 name => each.reuse_fd(map(maps, name).as_fd())?,

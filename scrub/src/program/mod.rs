@@ -11,6 +11,7 @@
 //! switch is one write. Then the kernel waits until no packet uses the old side (an update of a map of maps waits for an
 //! RCU grace period: kernel/bpf/syscall.c, `maybe_wait_bpf_programs`), and its counters are final.
 
+mod answer_cache;
 pub mod cost;
 mod counts;
 mod handover;
@@ -36,6 +37,7 @@ use crate::counters::COUNTERS;
 use crate::image::Image;
 use crate::policy::Policy;
 use crate::tables::Tables;
+pub use answer_cache::AnswerCache;
 pub use counts::Count;
 pub use handover::{Cookies, Handover};
 use return_path::NEXT_HOP_WORDS;
@@ -122,13 +124,18 @@ impl Program {
     /// # Errors
     /// A missing privilege, or too little memory.
     pub fn new(limit_keys: u32) -> Result<Self> {
-        Self::with(None, limit_keys, None)
+        Self::with(None, limit_keys, None, false)
     }
 
-    fn with(program: Option<&str>, limit_keys: u32, path: Option<ReturnPath>) -> Result<Self> {
+    fn with(
+        program: Option<&str>,
+        limit_keys: u32,
+        path: Option<ReturnPath>,
+        caches_answers: bool,
+    ) -> Result<Self> {
         let (limit_lines, cpus) = (limit_lines(limit_keys), possible_cpus()?);
         let lines = (limit_lines, limit_lines * FLOW_LINES);
-        let object = load::maps(program, cpus as u32, lines, path.as_ref())?;
+        let object = load::maps(program, cpus as u32, lines, caches_answers, path.as_ref())?;
         let mut program = Self {
             mode: Mode::default(),
             generation: 0,
@@ -214,12 +221,26 @@ impl Program {
     }
 
     /// Loads an instance for the stage of an interface's resident program. It hands connections over by the cookies of
-    /// [`start_handover`](Self::start_handover), if any.
+    /// [`start_handover`](Self::start_handover), if any, and answers from the cache if
+    /// [`start_answer_cache`](Self::start_answer_cache) fills it.
     ///
     /// # Errors
     /// As [`new`](Self::new).
-    pub fn load_stage(&self, chain: &ChainMaps<'_>, cookies: Option<Cookies>) -> Result<OwnedFd> {
-        load::stage(&self.object, chain, cookies, self.return_path.as_ref())
+    pub fn load_stage(
+        &self,
+        chain: &ChainMaps<'_>,
+        cookies: Option<Cookies>,
+        caches_answers: bool,
+    ) -> Result<OwnedFd> {
+        load::stage(&self.object, chain, cookies, caches_answers, self.return_path.as_ref())
+    }
+
+    /// Keeps what sockets of this thread's network namespace answer to A2S queries, on interfaces there.
+    ///
+    /// # Errors
+    /// The kernel is older than Linux 6.6, or refuses.
+    pub fn start_answer_cache(&self, interfaces: &[Interface]) -> Result<AnswerCache> {
+        AnswerCache::start(&self.object, interfaces)
     }
 
     /// Completes connections whose SYNs an instance answered by cookies, on interfaces of this thread's network namespace.

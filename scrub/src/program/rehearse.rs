@@ -15,7 +15,7 @@ use crate::policy::Verdict;
 const XDP_DROP: u32 = 1;
 const XDP_TX: u32 = 3;
 /// Room for the frame of an answer.
-const MAX_ANSWER: usize = 128;
+const MAX_ANSWER: usize = 1514;
 /// Room for the headers that a packet gets on the return path.
 const RETURN_HEADERS: usize = 32;
 
@@ -26,7 +26,7 @@ impl Program {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn for_rehearsal(limit_keys: u32) -> Result<Self> {
-        Self::with(Some(REHEARSE), limit_keys, None)
+        Self::with(Some(REHEARSE), limit_keys, None, false)
     }
 
     /// Makes a program as [`for_rehearsal`](Self::for_rehearsal) does, with a return path.
@@ -34,7 +34,7 @@ impl Program {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn for_rehearsal_of(limit_keys: u32, path: ReturnPath) -> Result<Self> {
-        Self::with(Some(REHEARSE), limit_keys, Some(path))
+        Self::with(Some(REHEARSE), limit_keys, Some(path), false)
     }
 
     /// Decides on a frame, of at least 14 bytes.

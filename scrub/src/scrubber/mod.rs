@@ -20,7 +20,8 @@ use sluicegate::xdp::resident::{ModeRequest, Resident, ScrubStage};
 
 use crate::policy::Policy;
 use crate::program::{
-    Cookies, Count, Handover, LoadedTables, Mode, NextHopWriter, Program, ReturnPath, random_number,
+    AnswerCache, Cookies, Count, Handover, LoadedTables, Mode, NextHopWriter, Program, ReturnPath,
+    random_number,
 };
 use crate::tables::Tables;
 pub use candidate::{Candidate, TimedFrame};
@@ -32,6 +33,9 @@ pub(crate) use report::Names;
 pub use report::{NamedCause, NamedCount, Report, StageName};
 use samples::Samples;
 pub use samples::{NewSamples, Sample};
+
+/// Why nothing works that needs the host's sockets.
+const NOT_HOST: &str = "packets that pass do not go to this host";
 
 /// Sources and others that limits tell apart, by default.
 pub const LIMIT_KEYS: u32 = 1 << 20;
@@ -83,6 +87,8 @@ pub struct Scrubber {
     own_addresses: Vec<IpAddr>,
     /// The hand-over of connections, or the reason why the kernel does not complete them.
     handover: std::result::Result<Handover, String>,
+    /// The cache of answers, or the reason why it stays empty.
+    answer_cache: std::result::Result<AnswerCache, String>,
     // Before the program: closing its buffer uses the descriptor of the program's map.
     samples: Samples,
     program: Program,
@@ -116,11 +122,23 @@ fn begin_handover(
     options: &Options,
 ) -> std::result::Result<Handover, String> {
     if !options.is_host {
-        return Err("packets that pass do not go to this host".into());
+        return Err(NOT_HOST.into());
     }
     let cookies = options.kernel_cookies.then_some(Cookies::Kernel);
     let handover = program.start_handover(interfaces, policy, cookies);
     handover.map_err(|error| error.to_string())
+}
+
+/// Prepares the kernel for a cache of answers. The error is the reason, for users.
+fn begin_answer_cache(
+    program: &Program,
+    interfaces: &[Interface],
+    options: &Options,
+) -> std::result::Result<AnswerCache, String> {
+    if !options.is_host {
+        return Err(NOT_HOST.into());
+    }
+    program.start_answer_cache(interfaces).map_err(|error| error.to_string())
 }
 
 /// Describes a policy for `sluice claims`.
@@ -238,10 +256,12 @@ impl Scrubber {
         }
         let samples = Samples::open(&program)?;
         let handover = begin_handover(&program, interfaces, &policy, options);
+        let answer_cache = begin_answer_cache(&program, interfaces, options);
         let mut stages = Vec::new();
         for (stage, resident) in taken {
             let cookies = handover.as_ref().ok().map(Handover::cookies);
-            let instance = program.load_stage(&resident.chain_maps(), cookies)?;
+            let instance =
+                program.load_stage(&resident.chain_maps(), cookies, answer_cache.is_ok())?;
             stage.install(instance.as_fd())?;
             stages.push(stage);
         }
@@ -257,6 +277,7 @@ impl Scrubber {
             fallbacks,
             own_addresses,
             handover,
+            answer_cache,
             returns_by,
             program,
             samples,
@@ -339,6 +360,11 @@ impl Scrubber {
     /// Returns the number of connections that the kernel has completed.
     pub fn handed_over(&self) -> u64 {
         self.handover.as_ref().map_or(0, Handover::connections)
+    }
+
+    /// Returns why no answers are kept, as a rule's `cache` needs.
+    pub fn answer_cache_obstacle(&self) -> Option<&str> {
+        self.answer_cache.as_ref().err().map(String::as_str)
     }
 
     /// Returns the present policy.

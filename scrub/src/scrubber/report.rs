@@ -252,6 +252,7 @@ impl<'a> Names<'a> {
             }
             Cause::ChallengeA2s => (StageName::Udp, "challenge-a2s", Some(Answer)),
             Cause::ChallengeDns => (StageName::Udp, "challenge-dns", Some(Answer)),
+            Cause::CachedA2s => (StageName::Udp, "a2s-cached", Some(Answer)),
             Cause::Amplification(at) => {
                 (StageName::Amplification, AMPLIFICATION.get(at)?.name, Some(Drop))
             }

@@ -41,6 +41,9 @@ pub(super) fn append_actions(image: &mut Image, policy: &Policy, numbers: &Numbe
             RuleAction::Pass => PASS,
             RuleAction::Drop => DROP,
             RuleAction::Challenge(challenge) => {
+                // A challenge has no limits.
+                let cache_ms = challenge.cache.map_or(0, |it| it.as_millis() as u32);
+                bytes[..4].copy_from_slice(&cache_ms.to_ne_bytes());
                 bytes[12..].copy_from_slice(&challenge.above.unwrap_or(0).to_ne_bytes());
                 match challenge.query {
                     UdpQuery::A2s => CHALLENGE_A2S,

@@ -133,11 +133,16 @@ fn random_rule(random: &mut Random, place: usize, conditions: Conditions) -> Rul
         0..=2 => RuleAction::Drop,
         3 => RuleAction::Pass,
         4 | 5 => RuleAction::Limit(random_limits(random)),
-        6 => RuleAction::Challenge(UdpChallenge {
-            query: random.pick(&[UdpQuery::A2s, UdpQuery::Dns]),
+        6 => {
+            let (query, cache) = random.pick(&[
+                (UdpQuery::A2s, None),
+                (UdpQuery::A2s, Some(Duration::from_secs(60))),
+                (UdpQuery::Dns, None),
+            ]);
             // As of TCP.
-            above: random.pick(&[None, Some(1_000_000)]),
-        }),
+            let above = random.pick(&[None, Some(1_000_000)]);
+            RuleAction::Challenge(UdpChallenge { query, above, cache })
+        }
         _ => RuleAction::Continue,
     };
     Rule {

@@ -366,7 +366,7 @@ fn of_rules() {
             "[[rule]]\nname = 'x'\nwhen = 1\n",
             "when",
             "rule x",
-            "unknown 'when'; available: name, match, action, limit, challenge, above, sample, mark",
+            "unknown 'when'; available: name, match, action, limit, challenge, above, cache, sample, mark",
         ),
         (
             "[[rule]]\nname = 'x'\naction = 'drop'\n",
@@ -415,6 +415,30 @@ fn of_rules() {
             "10",
             "rule x: above",
             "it belongs to a challenge: add that, or leave it out",
+        ),
+        (
+            "[[rule]]\nname = 'x'\nmatch = {}\nchallenge = 'a2s'\ncache = '99ms'\n",
+            "'99ms'",
+            "rule x: cache",
+            "'99ms' is not what belongs here: a time from 100ms to 60s, like \"2s\"",
+        ),
+        (
+            "[[rule]]\nname = 'x'\nmatch = {}\nchallenge = 'a2s'\ncache = 2\n",
+            "2",
+            "rule x: cache",
+            "a number is not what belongs here: a time from 100ms to 60s, like \"2s\"",
+        ),
+        (
+            "[[rule]]\nname = 'x'\nmatch = {}\nchallenge = 'dns'\ncache = '2s'\n",
+            "'2s'",
+            "rule x: cache",
+            "only answers to A2S are kept: write challenge = \"a2s\", or leave it out",
+        ),
+        (
+            "[[rule]]\nname = 'x'\nmatch = {}\naction = 'pass'\ncache = '2s'\n",
+            "'2s'",
+            "rule x: cache",
+            "only answers to A2S are kept: write challenge = \"a2s\", or leave it out",
         ),
         (
             "[[rule]]\nname = 'x'\nmatch = {}\naction = 'deny'\n",

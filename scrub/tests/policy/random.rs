@@ -30,6 +30,7 @@ const PARTS: &[&str] = &[
     "fragments = 'drop'\n",
     "challenge = 'dns'\n",
     "above = '5kpps'\n",
+    "cache = '2s'\n",
     "sample = 1\n",
     "mark = 'ef'\n",
     "payload = { bytes = 'ff', mask = '0f' }",

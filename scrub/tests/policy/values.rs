@@ -263,9 +263,24 @@ fn challenges_of_rules() {
         let text = format!("[[rule]]\nname = 'x'\nmatch = {{ dport = 53 }}\n{text}\n");
         Policy::parse(&text).unwrap().rules.remove(0).action
     };
-    let challenge = |query, above| RuleAction::Challenge(UdpChallenge { query, above });
-    assert_eq!(read("challenge = 'a2s'"), challenge(UdpQuery::A2s, None));
-    assert_eq!(read("challenge = 'dns'"), challenge(UdpQuery::Dns, None));
+    let challenge =
+        |query, above, cache| RuleAction::Challenge(UdpChallenge { query, above, cache });
+    assert_eq!(read("challenge = 'a2s'"), challenge(UdpQuery::A2s, None, None));
+    assert_eq!(read("challenge = 'dns'"), challenge(UdpQuery::Dns, None, None));
     let above = "above = '5kpps'\nchallenge = 'dns'\nmark = 'ef'";
-    assert_eq!(read(above), challenge(UdpQuery::Dns, Some(5000)));
+    assert_eq!(read(above), challenge(UdpQuery::Dns, Some(5000), None));
+    for (text, ms) in [("100ms", 100), ("2s", 2000), ("1m", 60_000)] {
+        let cached = challenge(UdpQuery::A2s, None, Some(Duration::from_millis(ms)));
+        assert_eq!(read(&format!("cache = '{text}'\nchallenge = 'a2s'")), cached);
+    }
+}
+
+#[test]
+fn a_policy_reports_whether_it_keeps_answers() {
+    let rule = |more: &str| {
+        let text = format!("[[rule]]\nname = 'x'\nmatch = {{}}\nchallenge = 'a2s'\n{more}\n");
+        Policy::parse(&text).unwrap()
+    };
+    assert!(rule("cache = '2s'").caches_answers());
+    assert!(!rule("").caches_answers() && !Policy::default().caches_answers());
 }

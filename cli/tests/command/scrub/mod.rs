@@ -1,5 +1,6 @@
 //! `sluice scrub`: a running scrubber on right0 of a lab, and its control socket.
 
+mod answer_cache;
 mod explain;
 mod handover;
 mod json;

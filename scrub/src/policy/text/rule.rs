@@ -1,8 +1,10 @@
 //! Reads rules.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
+use std::time::Duration;
 
 use sluicegate_base::text_error::{Fault, Position};
+use sluicegate_base::units;
 use toml::de::{DeTable, DeValue};
 
 use super::names::{self, DSCP};
@@ -11,8 +13,11 @@ use super::{PolicyReader, expression, limit, numbers, tcp};
 use crate::packet::protocol;
 use crate::policy::{Conditions, LimitKey, Rule, RuleAction, UdpChallenge, UdpQuery};
 
-const KEYS: &[&str] = &["name", "match", "action", "limit", "challenge", "above", "sample", "mark"];
+const KEYS: &[&str] =
+    &["name", "match", "action", "limit", "challenge", "above", "cache", "sample", "mark"];
 const MATCH: &str = "{ } with fields, or a pcap-filter expression like \"udp and src port 53\"";
+/// How long answers may be used.
+const CACHE_TIMES: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);
 
 /// Returns a rule's name.
 pub(super) fn name<'a>(rule: &Value, table: &'a DeTable) -> Result<&'a str, Fault> {
@@ -32,7 +37,7 @@ impl PolicyReader<'_> {
         table: &DeTable,
     ) -> Result<Rule, Fault> {
         let (mut conditions, mut action, mut limits) = (None, None, None);
-        let (mut query, mut above) = (None, None);
+        let (mut query, mut above, mut cache) = (None, None, None);
         let (mut sample, mut mark) = (0, None);
         for (key, value) in in_order(table) {
             match key.get_ref().as_ref() {
@@ -56,6 +61,7 @@ impl PolicyReader<'_> {
                     query = Some((choice(value, "challenge", &choices)?, value));
                 }
                 "above" => above = Some((tcp::rate(value, "above", "5kpps")?, value)),
+                "cache" => cache = Some((cache_time(value)?, value)),
                 "sample" => {
                     let one_in = integer(value).and_then(|it| u32::try_from(it).ok());
                     let right = "a number from 1 to 4294967295: 1 packet in N is sampled";
@@ -74,6 +80,13 @@ impl PolicyReader<'_> {
             let problem = "it belongs to a challenge: add that, or leave it out";
             return Err(Fault::new(&place(value), "above", problem));
         }
+        if let Some((_, value)) = cache
+            && query.is_none_or(|(query, _)| query != UdpQuery::A2s)
+        {
+            let problem =
+                "only answers to A2S are kept: write challenge = \"a2s\", or leave it out";
+            return Err(Fault::new(&place(value), "cache", problem));
+        }
         let action = match (action, limits, query) {
             (Some((Action::Drop, _)), None, None) => RuleAction::Drop,
             (Some((Action::Pass, _)), None, None) => RuleAction::Pass,
@@ -86,7 +99,8 @@ impl PolicyReader<'_> {
                         out";
                     return Err(Fault::new(&place(value), "challenge", problem));
                 }
-                RuleAction::Challenge(UdpChallenge { query, above: above.map(|(rate, _)| rate) })
+                let (above, cache) = (above.map(|(rate, _)| rate), cache.map(|(time, _)| time));
+                RuleAction::Challenge(UdpChallenge { query, above, cache })
             }
             (Some((_, value)), Some(_), None) => {
                 let problem = "the limit drops what exceeds it: leave one of them out";
@@ -142,6 +156,13 @@ enum Action {
     Drop,
     Pass,
     Continue,
+}
+
+/// Reads how long answers are used.
+fn cache_time(value: &Value) -> Result<Duration, Fault> {
+    let given = value.get_ref().as_str().and_then(|text| units::duration(text).ok());
+    let given = given.filter(|it| CACHE_TIMES.contains(it));
+    given.ok_or_else(|| not(value, "cache", "a time from 100ms to 60s, like \"2s\""))
 }
 
 /// Reads one DSCP.
