@@ -80,7 +80,7 @@ struct Seen {
 impl Count {
     fn add(&mut self, frame: &[u8], verdict: Verdict) {
         self.packets += 1;
-        // A frame that cannot be parsed has no source.
+        // Only a parsed frame has a source.
         let mut none = Seen::default();
         let seen = match parse(frame) {
             Parsed::Packet(packet) => self.sources.entry(packet.src.to_string()).or_default(),

@@ -158,7 +158,7 @@ impl EditedPolicy {
                 Ok(_) => self.entries.entry(set.clone()).or_default(),
                 Err(_) => unfit.entries.entry(set.clone()).or_default(),
             };
-            // What was added since is newer.
+            // The present entries replace removed ones, because users added them later.
             entries.append(present);
             *present = entries;
         }

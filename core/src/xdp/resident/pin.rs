@@ -380,7 +380,7 @@ mod tests {
         let error = replace(&folder, None, &[("stages", map.as_fd()), (LINK, other.as_fd())]);
         assert!(error.is_err());
         assert!(!folder.exists(), "the part that succeeded is removed");
-        // A mark that cannot be made: no pin may stay without it.
+        // The kernel refuses this mark, and a pin may not stay without its mark.
         let error = replace(&folder, Some("no/mark"), &[("stages", map.as_fd())]);
         assert!(error.is_err());
         assert!(!folder.exists(), "nothing is pinned without its mark");
