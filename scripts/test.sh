@@ -10,7 +10,9 @@ cd "$(dirname "$0")/.."
 
 # A line for each test that was skipped, with the reason.
 skipped=$(mktemp)
-trap 'rm -f "$skipped"' EXIT
+# Not empty if tests of `bench` failed.
+failed=$(mktemp)
+trap 'rm -f "$skipped" "$failed"' EXIT
 trap 'exit 130' INT TERM HUP
 
 # Says what was not tested, and what is missing for it.
@@ -28,12 +30,12 @@ summary() {
             }'
 }
 
-# Runs tests; of those that pass, shows only why they were skipped. The last line that it reads
-# is the status, which becomes its own.
+# Runs tests, by arguments that end with those of the tests; of those that pass, shows only why they were
+# skipped. The last line that it reads is the status, which becomes its own.
 tests() {
     {
         status=0
-        "$@" -- --show-output 2>&1 || status=$?
+        "$@" --show-output 2>&1 || status=$?
         echo "@@tests status $status"
     } | awk -v list="$skipped" '
         /^@@tests status [0-9]+$/ { exit $3 }
@@ -43,6 +45,19 @@ tests() {
         !passed { print }
         passed && /^skipped/ { print name ": " $0; print name, $0 >>list }
         { fflush() }'
+}
+
+# Runs all integration tests, with more arguments for cargo. Those of `bench` take turns, because they measure
+# CPUs: all others run beside them, and their lines come before. A pipe, as the shell shields jobs from Ctrl-C.
+integration_tests() {
+    : >"$failed"
+    { tests cargo test --workspace --test command --quiet "$@" -- bench:: || echo bench >"$failed"; } | {
+        status=0
+        tests cargo test --workspace --test '*' --quiet "$@" -- --skip bench:: || status=$?
+        cat
+        exit "$status"
+    }
+    [ ! -s "$failed" ]
 }
 
 # Thousands of random programs, expressions and frames, every combination of options, other programs.
@@ -72,7 +87,7 @@ if [ -z "${SLUICE_CAPTURES+set}" ] && [ -d ../shared/pcaps ]; then
 fi
 
 echo "== unit tests"
-tests cargo test --workspace --lib --bins --examples --quiet
+tests cargo test --workspace --lib --bins --examples --quiet --
 
 echo "== ring cursors and block hand-over, interleaved (loom)"
 RUSTFLAGS="--cfg loom" cargo test --package sluicegate-base --package sluicegate-memif \
@@ -85,7 +100,8 @@ echo "== integration tests"
 # They use the examples too. With the same packages and kinds as above, so that nothing is built
 # anew for other features of the dependencies.
 cargo build --workspace --bins --examples --quiet
-tests cargo test --workspace --test '*' --quiet
+cargo test --workspace --test '*' --no-run --quiet
+integration_tests
 
 if [ "$(id -u)" -eq 0 ]; then
     summary
@@ -101,12 +117,8 @@ else
     # All of them again: what was skipped before is not.
     : >"$skipped"
     # Built as before, by us; only the tests themselves run by sudo.
-    for which in "--workspace --lib --bins --examples" "--workspace --test *"; do
-        set -f
-        # shellcheck disable=SC2086 # words
-        tests cargo test $which --quiet \
-            --config 'target."cfg(all())".runner = ["sudo", "--preserve-env"]'
-        set +f
-    done
+    set -- --config 'target."cfg(all())".runner = ["sudo", "--preserve-env"]'
+    tests cargo test --workspace --lib --bins --examples --quiet "$@" --
+    integration_tests "$@"
 fi
 summary
