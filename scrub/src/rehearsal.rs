@@ -422,15 +422,20 @@ mod tests {
         assert_eq!(source(&[[0; 12].as_slice(), &[0x08, 0x00]].concat()), None);
     }
 
-    #[test]
-    fn a_difference_has_both_decisions_and_the_explanation() {
-        let mut rehearsal = match Rehearsal::by_program(&Policy::default(), 64) {
+    /// Returns a rehearsal of the empty policy by the program; without the privilege for it, says that the test is skipped.
+    fn by_program() -> Option<Rehearsal> {
+        match Rehearsal::by_program(&Policy::default(), 64) {
             Err(error @ Error::Privilege { .. }) => {
                 println!("skipped: {error}");
-                return;
+                None
             }
-            made => made.unwrap(),
-        };
+            made => Some(made.unwrap()),
+        }
+    }
+
+    #[test]
+    fn a_difference_has_both_decisions_and_the_explanation() {
+        let Some(mut rehearsal) = by_program() else { return };
         // The program has another policy than the oracle.
         rehearsal.oracle = Oracle::new(&one_packet());
         let frame = FrameSpec::default().build();
@@ -455,13 +460,7 @@ mod tests {
 
     #[test]
     fn a_difference_has_the_decision_on_a_fragment_that_comes_once() {
-        let mut rehearsal = match Rehearsal::by_program(&Policy::default(), 64) {
-            Err(error @ Error::Privilege { .. }) => {
-                println!("skipped: {error}");
-                return;
-            }
-            made => made.unwrap(),
-        };
+        let Some(mut rehearsal) = by_program() else { return };
         rehearsal.oracle = Oracle::new(&one_packet());
         let fragment = |offset, more| {
             let fragment = Some(Fragment { offset, more });
@@ -475,13 +474,7 @@ mod tests {
 
     #[test]
     fn the_longest_frame_is_rehearsed_alike() {
-        let mut rehearsal = match Rehearsal::by_program(&Policy::default(), 64) {
-            Err(error @ Error::Privilege { .. }) => {
-                println!("skipped: {error}");
-                return;
-            }
-            made => made.unwrap(),
-        };
+        let Some(mut rehearsal) = by_program() else { return };
         let spec = FrameSpec::udp(9, 9, &[0; MAX_FRAME_OF_PROGRAM - 42]);
         let frame = spec.build();
         assert_eq!(frame.len(), MAX_FRAME_OF_PROGRAM);

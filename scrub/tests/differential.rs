@@ -12,7 +12,6 @@ use sluicegate_scrub::testing::{
     FrameGenerator, FrameSpec, Random, TcpScenario, TunnelSpec, UdpScenario, random_policy,
 };
 
-#[path = "root/mod.rs"]
 mod root;
 
 /// Frames for each policy.

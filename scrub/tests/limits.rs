@@ -7,7 +7,6 @@ use sluicegate_scrub::program::Program;
 use sluicegate_scrub::tables::Tables;
 use sluicegate_scrub::testing::{FrameSpec, Random};
 
-#[path = "root/mod.rs"]
 mod root;
 
 const BURST: Duration = Duration::from_millis(1);

@@ -6,7 +6,6 @@ use sluicegate_scrub::program::Program;
 use sluicegate_scrub::tables::Tables;
 use sluicegate_scrub::testing::{FrameSpec, TunnelSpec};
 
-#[path = "root/mod.rs"]
 mod root;
 
 const EF: u8 = 46;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sluicegate::error::{ErrorKind, Result};
+use sluicegate::error::Result;
 use sluicegate::link::{self, Lab, netns};
 use sluicegate::port::{Directions, OpenOptions, Port};
 use sluicegate::ring::{Meta, Packet};
@@ -14,6 +14,8 @@ use sluicegate::xdp::resident::Resident;
 use sluicegate_scrub::policy::{Policy, Verdict};
 use sluicegate_scrub::scrubber::{Candidate, EditedPolicy, Options, Scrubber, StageName};
 use sluicegate_scrub::testing::{FrameSpec, Random};
+
+mod lab;
 
 /// Packets on their way at most: fewer than a veth's ring holds, so none is lost.
 const BURST: u64 = 64;
@@ -58,14 +60,7 @@ fn policies() -> Vec<Policy> {
 }
 
 fn lab() -> Option<Lab> {
-    let lab = match Lab::scratch() {
-        Ok(lab) => lab,
-        Err(error) if error.kind() == ErrorKind::Privilege => {
-            println!("skipped: needs root; get it by sudo: {error}");
-            return None;
-        }
-        Err(error) => panic!("{error}"),
-    };
+    let lab = lab::privileged(Lab::scratch())?;
     // Without IPv6, a host sends nothing by itself.
     for host in ["left", "right"] {
         let off = || Ok(std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1"));

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use etherparse::{Ipv4Header, NetSlice, SlicedPacket, TransportSlice};
-use sluicegate::error::{ErrorKind, Result};
+use sluicegate::error::Result;
 use sluicegate::link::{self, Interface, Lab, Mac, Shape, netns};
 use sluicegate::port::{Directions, OpenOptions, Port};
 use sluicegate::ring::{Meta, Packet, Wait};
@@ -19,7 +19,7 @@ use sluicegate_scrub::scrubber::{Candidate, NamedCause, Options, Scrubber, Stage
 use sluicegate_scrub::tables::Tables;
 use sluicegate_scrub::testing::{FrameSpec, Random, TunnelSpec};
 
-#[path = "root/mod.rs"]
+mod lab;
 mod root;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -408,15 +408,7 @@ fn the_mss_of_a_syn_is_lowered_wherever_it_is() {
 
 /// A lab whose middle host scrubs what comes to middle0, and returns it by middle1.
 fn lab() -> Option<Lab> {
-    let lab = match Lab::scratch_with(Shape::Line, 1) {
-        Ok(lab) => lab,
-        Err(error) if error.kind() == ErrorKind::Privilege => {
-            println!("skipped: needs root; get it by sudo: {error}");
-            return None;
-        }
-        Err(error) => panic!("{error}"),
-    };
-    Some(lab)
+    lab::privileged(Lab::scratch_with(Shape::Line, 1))
 }
 
 fn run(lab: &Lab, host: &str, command: &str) -> bool {

@@ -9,7 +9,6 @@ use sluicegate_scrub::program::Program;
 use sluicegate_scrub::tables::Tables;
 use sluicegate_scrub::testing::FrameSpec;
 
-#[path = "root/mod.rs"]
 mod root;
 
 const SYN: u8 = 0x02;

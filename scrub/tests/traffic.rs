@@ -9,7 +9,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, socket};
-use sluicegate::error::ErrorKind;
 use sluicegate::link::{self, Lab, netns};
 use sluicegate::port::{Directions, OpenOptions, Port};
 use sluicegate::ring::{Meta, Packet, Wait};
@@ -20,6 +19,8 @@ use sluicegate_scrub::policy::{Policy, Verdict};
 use sluicegate_scrub::program;
 use sluicegate_scrub::scrubber::{Candidate, NamedCause, Options, Scrubber, StageName};
 use sluicegate_scrub::testing::{FrameSpec, Random, a2s_query};
+
+mod lab;
 
 #[path = "traffic/answer_cache.rs"]
 mod answer_cache;
@@ -41,14 +42,7 @@ const ALWAYS: &str = "{ challenge = 'always', handover = 'off' }";
 
 /// A lab whose left host has the addresses 198.19.0.0/16 and 2001:db8:77::/48.
 fn lab() -> Option<Lab> {
-    let lab = match Lab::scratch() {
-        Ok(lab) => lab,
-        Err(error) if error.kind() == ErrorKind::Privilege => {
-            println!("skipped: needs root; get it by sudo: {error}");
-            return None;
-        }
-        Err(error) => panic!("{error}"),
-    };
+    let lab = lab::privileged(Lab::scratch())?;
     for (host, command) in [
         ("left", "ip link set lo up"),
         ("left", "ip route add local 198.19.0.0/16 dev lo"),

@@ -10,7 +10,6 @@ use sluicegate_scrub::program::Program;
 use sluicegate_scrub::tables::Tables;
 use sluicegate_scrub::testing::{Fragment, FrameSpec, a2s_query, dns_query};
 
-#[path = "root/mod.rs"]
 mod root;
 
 const SECOND: u64 = 1_000_000_000;
