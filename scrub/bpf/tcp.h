@@ -105,6 +105,26 @@ struct {
 	__type(value, struct slot_line);
 } scrub_sources SEC(".maps");
 
+/*
+ * Until when verified sources with this part of the hash last. Most sources of a flood find a time that has passed, and so
+ * read no lines of scrub_sources, which are too many for a cache.
+ */
+#define SOURCE_END_BITS 17
+#define SOURCE_ENDS_PER_LINE 16
+/* The times' unit: 2^30 ns. */
+#define SOURCE_END_SHIFT 30
+
+struct source_ends {
+	__u32 ends[SOURCE_ENDS_PER_LINE];
+} __attribute__((aligned(64)));
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, (1 << SOURCE_END_BITS) / SOURCE_ENDS_PER_LINE);
+	__type(key, __u32);
+	__type(value, struct source_ends);
+} scrub_source_ends SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 2);
@@ -131,6 +151,41 @@ struct {
 static __always_inline __u64 source_key(const struct scrub_packet *packet, const __u64 *secrets)
 {
 	return slot_key(packet->src_high, packet->version, SALT_SOURCE, secrets);
+}
+
+/* Returns the end of a source's key. */
+static __always_inline __u32 *source_end(__u64 key)
+{
+	__u32 at = key >> (64 - SOURCE_END_BITS), line = at / SOURCE_ENDS_PER_LINE;
+	struct source_ends *ends = bpf_map_lookup_elem(&scrub_source_ends, &line);
+
+	return ends ? &ends->ends[at % SOURCE_ENDS_PER_LINE] : 0;
+}
+
+/* Returns true if a source with this key may be verified. */
+static __always_inline int may_be_verified(__u64 key, __u64 now)
+{
+	__u32 *end = source_end(key);
+
+	return end && *(volatile __u32 *)end >= (__u32)(now >> SOURCE_END_SHIFT);
+}
+
+/* Makes a source's key one that may be verified until a time. */
+static __always_inline void extend_source_end(__u64 key, __u64 time)
+{
+	__u32 *end = source_end(key), until = time >> SOURCE_END_SHIFT;
+
+	if (!end)
+		return;
+	/* If two other CPUs were faster with earlier times, the source may be challenged again. */
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		__u32 old = *(volatile __u32 *)end;
+
+		/* Pairs with itself on other CPUs. */
+		if (old >= until || __sync_val_compare_and_swap(end, old, until) == old)
+			return;
+	}
 }
 
 static __always_inline __u64 flow_key(const struct scrub_packet *packet, __u64 salt, const __u64 *secrets)

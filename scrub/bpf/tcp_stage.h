@@ -10,11 +10,13 @@
 /* Returns enum scrub_proof of a packet's source. */
 __noinline int scrub_proof_of(struct scrub_packet *packet)
 {
+	__u64 key, now = now_ns();
 	struct slot *slot;
 
 	if (!packet)
 		return SCRUB_PROOF_NONE;
-	slot = living_slot(&scrub_sources, source_key(packet, control.secrets), control.limit_mask, now_ns());
+	key = source_key(packet, control.secrets);
+	slot = may_be_verified(key, now) ? living_slot(&scrub_sources, key, control.limit_mask, now) : 0;
 	if (!slot)
 		return SCRUB_PROOF_NONE;
 	return slot->time & WEAK ? SCRUB_PROOF_WEAK : SCRUB_PROOF_STRONG;
@@ -23,11 +25,13 @@ __noinline int scrub_proof_of(struct scrub_packet *packet)
 /* Marks a packet's source as verified for some time. */
 __noinline int scrub_verify(struct scrub_packet *packet, __u64 time, int weak)
 {
-	__u64 now = now_ns();
+	__u64 key, now = now_ns();
 
-	if (packet)
-		insert_slot(&scrub_sources, source_key(packet, control.secrets), control.limit_mask, now,
-			    ((now + time) & ~TIME_FLAGS) | (weak ? WEAK : 0));
+	if (!packet)
+		return 0;
+	key = source_key(packet, control.secrets);
+	extend_source_end(key, now + time);
+	insert_slot(&scrub_sources, key, control.limit_mask, now, ((now + time) & ~TIME_FLAGS) | (weak ? WEAK : 0));
 	return 0;
 }
 
