@@ -1,6 +1,6 @@
 #!/bin/sh
 # All tests: first what runs as anybody, then what needs root, in network namespaces of its own:
-# at once for root, otherwise a second time by sudo. A test that cannot run says why and passes.
+# at once for root, otherwise a second time by sudo. A test that cannot run reports why and passes.
 #
 #   scripts/test.sh [--fast]
 #
@@ -10,18 +10,18 @@ cd "$(dirname "$0")/.."
 
 # A line for each test that was skipped, with the reason.
 skipped=$(mktemp)
-# Not empty if tests of `bench` failed.
-failed=$(mktemp)
-trap 'rm -f "$skipped" "$failed"' EXIT
+# Not empty if the tests of `bench` passed.
+passed=$(mktemp)
+trap 'rm -f "$skipped" "$passed"' EXIT
 trap 'exit 130' INT TERM HUP
 
-# Says what was not tested, and what is missing for it.
+# Prints what was not tested, and what is missing for it.
 summary() {
     if [ ! -s "$skipped" ]; then
         echo "== nothing was skipped"
         return
     fi
-    # What varies from test to test stands behind another colon.
+    # The varying part of a reason follows another colon.
     sort -u "$skipped" | sed 's/^[^ ]* skipped[^:]*: //; s/: .*//' | sort | uniq -c | sort -rn |
         awk '{ all += $1; line[NR] = $0 }
             END {
@@ -36,28 +36,30 @@ tests() {
     {
         status=0
         "$@" --show-output 2>&1 || status=$?
-        echo "@@tests status $status"
+        printf '\n@@tests status %s\n' "$status"
     } | awk -v list="$skipped" '
-        /^@@tests status [0-9]+$/ { exit $3 }
+        BEGIN { status = 1 }
+        /^@@tests status [0-9]+$/ { status = $3; exit }
         /^successes:$/ { passed = 1 }
         /^(failures:|test result:)/ { passed = 0 }
         /^---- .* stdout ----$/ { name = $2 }
         !passed { print }
         passed && /^skipped/ { print name ": " $0; print name, $0 >>list }
-        { fflush() }'
+        { fflush("") }
+        END { exit status }'
 }
 
 # Runs all integration tests, with more arguments for cargo. Those of `bench` take turns, because they measure
 # CPUs: all others run beside them, and their lines come before. A pipe, as the shell shields jobs from Ctrl-C.
 integration_tests() {
-    : >"$failed"
-    { tests cargo test --workspace --test command --quiet "$@" -- bench:: || echo bench >"$failed"; } | {
+    : >"$passed"
+    { tests cargo test --workspace --test command --quiet "$@" -- bench:: && echo yes >"$passed"; } | {
         status=0
-        tests cargo test --workspace --test '*' --quiet "$@" -- --skip bench:: || status=$?
+        tests cargo test --workspace --test '*' --quiet "$@" -- --skip bench:: </dev/null || status=$?
         cat
         exit "$status"
     }
-    [ ! -s "$failed" ]
+    [ -s "$passed" ]
 }
 
 # Thousands of random programs, expressions and frames, every combination of options, other programs.

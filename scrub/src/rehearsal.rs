@@ -422,7 +422,7 @@ mod tests {
         assert_eq!(source(&[[0; 12].as_slice(), &[0x08, 0x00]].concat()), None);
     }
 
-    /// Returns a rehearsal of the empty policy by the program; without the privilege for it, says that the test is skipped.
+    /// Returns a rehearsal of the empty policy by the program; without the privilege for it, prints that the test is skipped.
     fn by_program() -> Option<Rehearsal> {
         match Rehearsal::by_program(&Policy::default(), 64) {
             Err(error @ Error::Privilege { .. }) => {

@@ -3,7 +3,7 @@
 use sluicegate::error::{ErrorKind, Result};
 use sluicegate::link::Lab;
 
-/// Returns a lab that was made; without the privilege for it, says that the test is skipped.
+/// Returns a lab that was made; without the privilege for it, prints that the test is skipped.
 pub fn privileged(made: Result<Lab>) -> Option<Lab> {
     match made {
         Err(error) if error.kind() == ErrorKind::Privilege => {
