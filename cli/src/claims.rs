@@ -80,8 +80,8 @@ struct InterfaceArgs {
 }
 
 impl InterfaceArgs {
-    /// Works on the interface in its namespace. First restores settings that a killed port left, if
-    /// permitted.
+    /// Works on the interface in its namespace. First restores settings that a killed port or scrubber
+    /// left, if permitted.
     fn with<T: Send>(
         &self,
         work: impl FnOnce(&Interface) -> sluicegate::Result<T> + Send,
@@ -89,6 +89,7 @@ impl InterfaceArgs {
         let interface = link::interface(self.netns.as_deref(), &self.interface)?;
         netns::run_in(self.netns.as_deref(), || {
             let _ = sluicegate::nic::restore_interrupts(&interface);
+            sluicegate_scrub::program::restore_settings();
             work(&interface)
         })
     }

@@ -107,7 +107,7 @@ pub(crate) fn restore<S: Settings>(settings: &S) -> Result<bool> {
     let records = Records::lock(&S::RECORDS)?;
     // Another process may have been faster.
     match Record::load(&records, settings.id()).filter(Record::is_dead) {
-        Some(record) => put_back(&records, settings, &record).map(|()| true),
+        Some(record) => restore_values(&records, settings, &record).map(|()| true),
         None => Ok(false),
     }
 }
@@ -144,13 +144,13 @@ fn leave<S: Settings>(records: &Records, settings: &S, me: Process) {
     record.users.retain(|user| user.lives());
     // After a failure the record stays for the next user of the object.
     let _ = match record.users.is_empty() {
-        true => put_back(records, settings, &record),
+        true => restore_values(records, settings, &record),
         false => records.put(settings.id(), &record.to_text()),
     };
 }
 
 /// Restores the former values of settings that still have ours, and removes the record.
-fn put_back<S: Settings>(records: &Records, settings: &S, record: &Record) -> Result<()> {
+fn restore_values<S: Settings>(records: &Records, settings: &S, record: &Record) -> Result<()> {
     for (setting, wanted) in settings.wanted() {
         let Some(former) = record.former.get(*setting) else { continue };
         let restored = match settings.read(setting) {

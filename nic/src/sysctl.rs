@@ -1,4 +1,4 @@
-//! Numbers of a network namespace below `/proc/sys/net` (sysctl(8)), raised while a process needs them.
+//! Sysctls of a network namespace (`/proc/sys/net`, sysctl(8)), raised while a process needs them.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -11,7 +11,7 @@ use sluicegate_link::records::RecordDir;
 use crate::raised::{self, Raised, Settings, number};
 use crate::{live_netns, this_netns};
 
-/// A number of a network namespace, and the value that it needs at least. All users of a name need the same value.
+/// A sysctl of a network namespace, and the value that it needs at least. All users of a name need the same value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sysctl {
     /// Its name, as of sysctl(8): `net.ipv4.tcp_syncookies`.
@@ -21,19 +21,19 @@ pub struct Sysctl {
 }
 
 impl Sysctl {
-    /// Raises the number of this thread's network namespace.
+    /// Raises the sysctl of this thread's network namespace.
     ///
     /// # Errors
-    /// The number or the record cannot be written; nothing is changed then.
+    /// The sysctl or the record cannot be written; nothing is changed then.
     pub fn raise(self) -> Result<RaisedSysctl> {
         Ok(RaisedSysctl { raised: Raised::new(SysctlFile::open(self)?)? })
     }
 
-    /// Restores the number of this thread's network namespace if killed processes left it raised. Returns true if they
+    /// Restores the sysctl of this thread's network namespace if killed processes left it raised. Returns true if they
     /// did. Also removes the records of namespaces that no longer exist.
     ///
     /// # Errors
-    /// The number or the record cannot be written.
+    /// The sysctl or the record cannot be written.
     pub fn restore(self) -> Result<bool> {
         let dead = raised::dead_records(&SysctlFile::RECORDS);
         if !dead.is_empty() {
@@ -46,13 +46,13 @@ impl Sysctl {
         }
     }
 
-    /// Returns the name of its record: this namespace, and the number's name.
+    /// Returns the name of its record: this namespace, and the sysctl's name.
     fn id(self) -> Result<String> {
         Ok(format!("{}-{}", this_netns()?, self.name))
     }
 }
 
-/// A number that is raised until this value is dropped, on any thread.
+/// A sysctl that is raised until this value is dropped, on any thread.
 #[derive(Debug)]
 pub struct RaisedSysctl {
     raised: Raised<SysctlFile>,
@@ -77,7 +77,7 @@ fn forget_removed(dead: &[String]) -> Result<()> {
     raised::forget(&SysctlFile::RECORDS, &dead.iter().filter(is_removed).collect::<Vec<_>>())
 }
 
-/// The file of a number.
+/// The file of a sysctl.
 #[derive(Debug)]
 struct SysctlFile {
     /// Stays in the namespace in which it was opened.
@@ -87,7 +87,7 @@ struct SysctlFile {
 }
 
 impl SysctlFile {
-    /// Opens a number of this thread's network namespace.
+    /// Opens a sysctl of this thread's network namespace.
     fn open(sysctl: Sysctl) -> Result<Self> {
         let path = format!("/proc/sys/{}", sysctl.name.replace('.', "/"));
         let file = File::open(&path).map_err(|e| Error::path("open", Path::new(&path), e))?;

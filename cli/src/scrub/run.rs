@@ -270,7 +270,7 @@ pub fn run(args: RunArgs) -> anyhow::Result<()> {
         .filter(|_| !args.monitor && scrubber.policy().caches_answers())
     {
         try_say(format_args!(
-            "rules with `cache` go on to the server: no answers are kept: {reason}"
+            "A2S queries go on to the server, as no answers are kept: {reason}; remove `cache` from the rules"
         ));
     }
     let watch = return_path
@@ -306,8 +306,9 @@ fn say_handover(scrubber: &Scrubber) {
             "challenged clients repeat their first SYN, a second later: no hand-over to the kernel: {reason}"
         )),
         (None, Some(Cookies::Kernel)) => try_say(format_args!(
-            "connections of challenged clients have no window scale, SACK and timestamps, and net.ipv4.tcp_syncookies \
-             is 2 while the scrubber runs: Linux 6.9 hands over without these"
+            "connections of challenged clients have no window scale, SACK and timestamps; and while the scrubber runs, \
+             net.ipv4.tcp_syncookies is 2, by which all clients without timestamps have no window scale and SACK: Linux \
+             6.9 hands over without these"
         )),
         (None, _) => {}
     }

@@ -99,17 +99,17 @@ pub struct Handover {
 
 impl Handover {
     /// Prepares interfaces of this thread's network namespace, by these cookies or by those that the kernel supports.
+    /// Without a policy, nothing is handed over yet.
     ///
     /// # Errors
     /// The kernel is older than Linux 6.0, or refuses.
     pub(super) fn start(
         maps: &Object,
         interfaces: &[Interface],
-        policy: &Policy,
+        policy: Option<&Policy>,
         cookies: Option<Cookies>,
     ) -> Result<Self> {
         let cookies = cookies.map_or_else(Cookies::supported, Ok)?;
-        kernel_cookie::restore();
         let (links, setting) = match cookies {
             Cookies::Own => (attach(maps, interfaces)?, None),
             Cookies::Kernel => (Vec::new(), Some(CookieSetting::default())),
@@ -120,7 +120,7 @@ impl Handover {
         let shared = Arc::new(shared);
         let local = MapHandle::try_from(&map(maps, "scrub_local"));
         let local = local.map_err(|error| failed("share a map of", error))?;
-        let needed = Arc::new(AtomicU64::new(modes_of(policy)));
+        let needed = Arc::new(AtomicU64::new(policy.map_or(0, modes_of)));
         let (shared_by_watch, needed_by_watch) = (Arc::clone(&shared), Arc::clone(&needed));
         let mut watch = Watch { local, shared: shared_by_watch, needed: needed_by_watch, setting };
         let obstacle = Arc::new(Mutex::new(watch.update()));
@@ -146,15 +146,15 @@ impl Handover {
         self.cookies
     }
 
-    /// Sets the policy. If it hands nothing over, the host's firewall does not matter, and is not looked for.
-    pub fn set_policy(&self, policy: &Policy) {
-        self.needed.store(modes_of(policy), Ordering::Relaxed);
+    /// Sets the policy; without one, nothing is handed over. Then the host's firewall does not matter, and is not looked for.
+    pub fn set_policy(&self, policy: Option<&Policy>) {
+        self.needed.store(policy.map_or(0, modes_of), Ordering::Relaxed);
         if let Some(wake) = &self.wake {
             let _ = wake.send(());
         }
     }
 
-    /// Returns why connections are not handed over now, those of the mode `auto` at least.
+    /// Returns why connections are not handed over now in all modes of the policy.
     pub fn obstacle(&self) -> Option<String> {
         self.obstacle.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -246,7 +246,7 @@ impl Watch {
         }
         // Without a mode, too: clients may return cookies that had this scale.
         self.shared.set(SETTINGS, modes | settings());
-        obstacle
+        obstacle.filter(|_| needed & !modes != 0)
     }
 
     /// Makes the map hold these keys. It may hold others of an earlier owner; what does not fit is tried again.
@@ -279,10 +279,11 @@ fn sysctl(name: &str, at: usize) -> Option<u64> {
 /// Returns the modes that work on this host, and what hinders.
 fn read_modes() -> Result<(u64, Option<String>)> {
     if sysctl("ipv4/tcp_syncookies", 0).unwrap_or(0) == 0 {
-        return Ok((0, Some("net.ipv4.tcp_syncookies is 0".into())));
+        return Ok((0, Some("net.ipv4.tcp_syncookies is 0; set it to 1".into())));
     }
     if link::has_netfilter_tables()? {
-        let reason = "nftables or iptables may drop or redirect the first packet of a connection that lacks a SYN";
+        let reason = "nftables or iptables may drop or redirect the first packet of a connection that lacks a SYN; if yours \
+                      does not, write handover = \"on\"";
         return Ok((ON, Some(reason.into())));
     }
     Ok((AUTO | ON, None))

@@ -10,8 +10,8 @@ use sluicegate::nic::{RaisedSysctl, Sysctl};
 pub(super) const LATEST_HELPER: &str = "bpf_xdp_load_bytes";
 const SYNCOOKIES: Sysctl = Sysctl { name: "net.ipv4.tcp_syncookies", value: 2 };
 
-/// Restores the setting of this thread's network namespace if a killed process left it.
-pub(super) fn restore() {
+/// Restores the setting of this thread's network namespace if a killed scrubber left it.
+pub fn restore_settings() {
     // After a failure the next start tries again.
     let _ = SYNCOOKIES.restore();
 }

@@ -40,6 +40,7 @@ use crate::tables::Tables;
 pub use answer_cache::AnswerCache;
 pub use counts::Count;
 pub use handover::{Cookies, Handover};
+pub use kernel_cookie::restore_settings;
 use return_path::NEXT_HOP_WORDS;
 pub use return_path::{Gre, MIN_MSS, NextHop, NextHopWriter, ReturnPath, fitting_mss};
 
@@ -244,14 +245,14 @@ impl Program {
     }
 
     /// Completes connections whose SYNs an instance answered by cookies, on interfaces of this thread's network namespace.
-    /// Without `cookies`, they are the best that the kernel supports.
+    /// Without `cookies`, they are the best that the kernel supports; without a policy, nothing is handed over yet.
     ///
     /// # Errors
     /// The kernel is older than Linux 6.0, or refuses.
     pub fn start_handover(
         &self,
         interfaces: &[Interface],
-        policy: &Policy,
+        policy: Option<&Policy>,
         cookies: Option<Cookies>,
     ) -> Result<Handover> {
         Handover::start(&self.object, interfaces, policy, cookies)

@@ -20,8 +20,8 @@ use sluicegate::xdp::resident::{ModeRequest, Resident, ScrubStage};
 
 use crate::policy::Policy;
 use crate::program::{
-    AnswerCache, Cookies, Count, Handover, LoadedTables, Mode, NextHopWriter, Program, ReturnPath,
-    random_number,
+    self, AnswerCache, Cookies, Count, Handover, LoadedTables, Mode, NextHopWriter, Program,
+    ReturnPath, random_number,
 };
 use crate::tables::Tables;
 pub use candidate::{Candidate, TimedFrame};
@@ -77,6 +77,9 @@ impl Default for Options {
 /// A running scrubber. It stops when it is dropped, if its program is not kept.
 #[derive(Debug)]
 pub struct Scrubber {
+    /// The hand-over of connections, or the reason why the kernel does not complete them.
+    // Before the stages: their next owner writes the same settings.
+    handover: std::result::Result<Handover, String>,
     stages: Vec<ScrubStage>,
     interfaces: Vec<Interface>,
     /// Why an interface is not in native mode.
@@ -85,8 +88,6 @@ pub struct Scrubber {
     returns_by: Option<(Resident, Interface)>,
     /// This host's addresses at the start.
     own_addresses: Vec<IpAddr>,
-    /// The hand-over of connections, or the reason why the kernel does not complete them.
-    handover: std::result::Result<Handover, String>,
     /// The cache of answers, or the reason why it stays empty.
     answer_cache: std::result::Result<AnswerCache, String>,
     // Before the program: closing its buffer uses the descriptor of the program's map.
@@ -125,8 +126,14 @@ fn begin_handover(
         return Err(NOT_HOST.into());
     }
     let cookies = options.kernel_cookies.then_some(Cookies::Kernel);
+    let policy = handed_over(policy, options.mode);
     let handover = program.start_handover(interfaces, policy, cookies);
     handover.map_err(|error| error.to_string())
+}
+
+/// Returns the policy for hand-over. A monitor hands nothing over, and changes no setting of the host.
+fn handed_over(policy: &Policy, mode: Mode) -> Option<&Policy> {
+    (!mode.monitor).then_some(policy)
 }
 
 /// Prepares the kernel for a cache of answers. The error is the reason, for users.
@@ -210,6 +217,7 @@ impl Scrubber {
         earlier: Option<&CounterNames>,
     ) -> Result<Self> {
         let Candidate { policy, tables, bytes } = candidate;
+        program::restore_settings();
         let own_addresses = own_addresses()?;
         if options.return_path.is_some() {
             can_return(&policy, &own_addresses)?;
@@ -344,7 +352,7 @@ impl Scrubber {
         self.memory
     }
 
-    /// Returns why the kernel does not complete the connections of challenged clients, as the policy's mode `auto` needs.
+    /// Returns why the kernel does not complete the connections of challenged clients in all modes of the policy.
     pub fn handover_obstacle(&self) -> Option<String> {
         match &self.handover {
             Ok(handover) => handover.obstacle(),
@@ -395,9 +403,7 @@ impl Scrubber {
         let last = self.program.switch(&candidate.tables)?;
         self.earlier.add(Report::new(&self.policy, &last));
         self.policy = candidate.policy;
-        if let Ok(handover) = &self.handover {
-            handover.set_policy(&self.policy);
-        }
+        self.update_handover();
         self.memory.tables = candidate.bytes;
         Ok(())
     }
@@ -427,6 +433,13 @@ impl Scrubber {
     /// Sets how the program works.
     pub fn set_mode(&mut self, mode: Mode) {
         self.program.set_mode(mode);
+        self.update_handover();
+    }
+
+    fn update_handover(&self) {
+        if let Ok(handover) = &self.handover {
+            handover.set_policy(handed_over(&self.policy, self.mode()));
+        }
     }
 
     /// Returns the counts since the start.

@@ -98,6 +98,10 @@ fn a_setting_is_raised_and_restored() {
     until(&|| syncookies(&lab) == "1");
     scrubber.apply(Policy::parse(&format!("profile.default.tcp = {ALWAYS_ON}")).unwrap()).unwrap();
     until(&|| syncookies(&lab) == "2");
+    scrubber.set_mode(program::Mode { monitor: true, ..scrubber.mode() });
+    until(&|| syncookies(&lab) == "1");
+    scrubber.set_mode(program::Mode { monitor: false, ..scrubber.mode() });
+    until(&|| syncookies(&lab) == "2");
     drop(scrubber);
     assert_eq!(syncookies(&lab), "1");
     run(&lab, "right", "sysctl -qw net.ipv4.tcp_syncookies=0");
