@@ -29,6 +29,8 @@ const RULES_OF_ALL: usize = 1_000;
 const LIMIT_KEYS: u32 = 1 << 20;
 /// Different packets for a list of rules.
 const DRAWN: usize = 8192;
+/// SYNs of different sources, more than caches have room for.
+const SYNS: usize = 1 << 17;
 /// TCP among the protocols of IP.
 const TCP: u8 = 6;
 /// The seed of the tables, which makes lines unpredictable to attackers.
@@ -170,7 +172,7 @@ fn rows(networks: u32) -> Result<Vec<Row>> {
     }
     let challenged = tables(&challenged())?;
     let mut random = Random::new(7);
-    let syns = (0..DRAWN).map(|_| syn(&mut random)).collect();
+    let syns = (0..SYNS).map(|_| syn(&mut random)).collect();
     rows.push(row("SYN cookies, IPv4".into(), &challenged, &v4, syns));
     Ok(rows)
 }
