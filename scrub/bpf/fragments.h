@@ -63,7 +63,7 @@ static __always_inline enum scrub_first follow_first(const struct scrub_packet *
 {
 	struct slot *slot = living_slot(&scrub_fragments, fragment_key(packet, secrets),
 					      FRAGMENT_LINES - 1, now);
-	__u64 time, bits;
+	__u64 time, bits, next;
 	__u32 end, sum;
 
 	if (!slot)
@@ -78,8 +78,10 @@ static __always_inline enum scrub_first follow_first(const struct scrub_packet *
 		return SCRUB_FIRST_CONTRADICTED;
 	if (packet->fragment_offset == end)
 		end = fragment_end(packet) & FRAGMENT_END_MASK;
-	slot->time = (time & ~FRAGMENT_BITS) | (bits & FRAGMENT_DROPPED) |
-		     (__u64)end << FRAGMENT_END_SHIFT | (__u64)sum << FRAGMENT_SUM_SHIFT;
+	next = (time & ~FRAGMENT_BITS) | (bits & FRAGMENT_DROPPED) | (__u64)end << FRAGMENT_END_SHIFT |
+	       (__u64)sum << FRAGMENT_SUM_SHIFT;
+	/* Unless another packet has the slot by now. Pairs with itself and with insert_slot(). */
+	__sync_val_compare_and_swap(&slot->time, time, next);
 	return bits & FRAGMENT_DROPPED ? SCRUB_FIRST_DROPPED : SCRUB_FIRST_PASSED;
 }
 

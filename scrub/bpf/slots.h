@@ -13,6 +13,8 @@
 #include "buckets.h"
 
 #define SLOTS 4
+/* The tag of a slot that is being written; keys are odd. */
+#define SLOT_BUSY 2
 
 /* Flags in the lowest bits of times. */
 #define WEAK 1			/* gives way to others */
@@ -56,7 +58,8 @@ static __always_inline struct slot *living_slot(void *map, __u64 key, __u32 mask
 			return 0;
 #pragma unroll
 		for (int slot = 0; slot < SLOTS; slot++) {
-			if (line->slots[slot].tag == key)
+			/* Pairs with insert_slot(). */
+			if (*(volatile __u64 *)&line->slots[slot].tag == key)
 				return (line->slots[slot].time & ~TIME_FLAGS) > now ? &line->slots[slot] : 0;
 		}
 	}
@@ -116,9 +119,12 @@ static __always_inline void insert_slot(void *map, __u64 key, __u32 mask, __u64 
 		free = oldest;
 		tag = oldest_tag;
 	}
-	/* Of two keys that are inserted at once, the slower one is not. Pairs with itself on other CPUs. */
-	if (free && __sync_val_compare_and_swap(&free->tag, tag, key) == tag)
-		free->time = time;
+	/* If two CPUs insert keys into one slot at once, the slower one gives up. Pairs with itself on other CPUs. */
+	if (!free || tag == SLOT_BUSY || __sync_val_compare_and_swap(&free->tag, tag, SLOT_BUSY) != tag)
+		return;
+	free->time = time;
+	/* Orders the time before the key. Pairs with living_slot(), which reads the key first. */
+	__sync_val_compare_and_swap(&free->tag, SLOT_BUSY, key);
 }
 
 #endif
