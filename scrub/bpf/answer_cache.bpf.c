@@ -11,7 +11,7 @@
 
 struct scrub_control control SEC(SCRUB_CONTROL);
 
-/* The begin of a datagram with an answer that is not split. */
+/* The start of a datagram with an answer that is not split. */
 struct answer_start {
 	struct udphdr udp;
 	__be32 head;
@@ -88,7 +88,7 @@ static __always_inline int read_answer(struct __sk_buff *skb, struct sent_answer
 	return 1;
 }
 
-/* Copies an answer to its place. Returns false if it cannot be read. */
+/* Copies an answer to its entry. Returns false if it cannot be read. */
 static __always_inline int copy_answer(struct __sk_buff *skb, struct cached_answer *answer, const struct sent_answer *sent)
 {
 	__u32 length = sent->length, sum = 0;
@@ -116,8 +116,8 @@ int scrub_learn(struct __sk_buff *skb)
 	struct cached_answer *answer;
 	struct sent_answer sent;
 
-	/* A forwarded packet has no socket: its source may be forged. */
-	if (!until || !skb->sk || skb->gso_size)
+	/* The source of a forwarded packet may be forged. A bridge leaves its socket. */
+	if (!until || !skb->sk || skb->ingress_ifindex || skb->gso_size)
 		return TC_NEXT;
 	now = *(volatile __u64 *)&control.now ?: bpf_ktime_get_coarse_ns();
 	if (until <= now || !read_answer(skb, &sent))

@@ -3,10 +3,10 @@
  * The cache of answers that this host's game servers send to A2S queries.
  *
  *	query of a proven source -> XDP (cached_answer.h): a fresh answer? -> sent by XDP_TX, if the query has a cookie
- *	                             `-- none: takes a place, and goes on to the server
- *	answer of the server -> tc (answer_cache.bpf.c): fills the place
+ *	                             `-- none: takes an entry, and goes on to the server
+ *	answer of the server -> tc (answer_cache.bpf.c): fills the entry
  *
- * A place belongs to the answers of one server to one kind of query, until its time has passed. It is never taken from a
+ * An entry belongs to the answers of one server to one kind of query, until its time has passed. It is never taken from a
  * living key, and only queries of proven sources take one.
  */
 #ifndef SCRUB_ANSWER_CACHE_H
@@ -14,8 +14,8 @@
 
 #include "scrub.h"
 
-#define CACHE_PLACES 1024
-#define CACHE_TRIES 8		/* places that a key may have */
+#define CACHE_ENTRIES 1024
+#define CACHE_TRIES 8		/* entries that a key may have */
 #define CACHED_MIN 6		/* bytes of an empty list of players */
 #define CACHED_MAX 1400		/* servers split longer answers */
 #define CACHED_WORDS (CACHED_MAX / 4 + 1)
@@ -26,7 +26,7 @@
 
 struct cached_answer {
 	__u64 key;
-	__u64 until;		/* in ns: after, another key may take the place */
+	__u64 until;		/* in ns: after, another key may take the entry */
 	__u64 time;		/* of the answer, in ns; 0 without */
 	__u32 version;		/* odd while it is written */
 	__u32 length;		/* of the payload */
@@ -36,7 +36,7 @@ struct cached_answer {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, CACHE_PLACES);
+	__uint(max_entries, CACHE_ENTRIES);
 	__type(key, __u32);
 	__type(value, struct cached_answer);
 } scrub_answers SEC(".maps");
@@ -55,15 +55,15 @@ static __always_inline __u64 answer_key(__u64 high, __u64 low, __u32 version, __
 	return slot_key(high ^ version, low, SALT_ANSWER ^ (__u64)kind << 16 ^ port, secrets);
 }
 
-/* Returns one of the places that a key may have. */
+/* Returns one of the entries that a key may have. */
 static __always_inline struct cached_answer *answer_at(__u64 key, __u32 number)
 {
-	__u32 at = ((__u32)(key >> 32) + number) & (CACHE_PLACES - 1);
+	__u32 at = ((__u32)(key >> 32) + number) & (CACHE_ENTRIES - 1);
 
 	return bpf_map_lookup_elem(&scrub_answers, &at);
 }
 
-/* Returns the place of a key; NULL if it has none. */
+/* Returns the entry of a key; NULL if it has none. */
 static __always_inline struct cached_answer *find_answer(__u64 key)
 {
 	for (__u32 number = 0; number < CACHE_TRIES; number++) {
@@ -75,7 +75,7 @@ static __always_inline struct cached_answer *find_answer(__u64 key)
 	return 0;
 }
 
-/* Begins to write a place. Returns false while another CPU does. Pairs with readers, which compare versions. */
+/* Begins to write an entry. Returns false while another CPU does. Pairs with read_version(). */
 static __always_inline int begin_write(struct cached_answer *answer)
 {
 	__u32 version = *(volatile __u32 *)&answer->version;
@@ -87,8 +87,14 @@ static __always_inline void end_write(struct cached_answer *answer)
 {
 	__u32 version = *(volatile __u32 *)&answer->version;
 
-	/* Orders what was written before it, as no plain write does. */
+	/* Orders the writes before it, as a plain write does not. Pairs with read_version(). */
 	__sync_val_compare_and_swap(&answer->version, version, version + 1);
+}
+
+/* Returns the version of an entry, in order with the reads before and after. Pairs with begin_write() and end_write(). */
+static __always_inline __u32 read_version(struct cached_answer *answer)
+{
+	return __sync_val_compare_and_swap(&answer->version, 0, 0);
 }
 
 #endif

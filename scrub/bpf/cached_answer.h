@@ -22,8 +22,8 @@ static __always_inline __u64 key_of_query(struct xdp_md *ctx, const struct scrub
 	return answer_key(packet->dst_high, packet->dst_low, packet->version, packet->dport, *kind, control.secrets);
 }
 
-/* Takes a free place for a key, until its answer had time to come. */
-static __always_inline void take_place(__u64 key, __u64 now)
+/* Takes a free entry for a key, for the time that its answer may take. */
+static __always_inline void take_entry(__u64 key, __u64 now)
 {
 	for (__u32 number = 0; number < CACHE_TRIES; number++) {
 		struct cached_answer *answer = answer_at(key, number);
@@ -35,6 +35,7 @@ static __always_inline void take_place(__u64 key, __u64 now)
 		if (is_free) {
 			answer->key = key;
 			answer->time = 0;
+			answer->length = 0;
 			answer->until = now + CACHE_WAIT_TIME;
 		}
 		end_write(answer);
@@ -46,12 +47,16 @@ static __always_inline void take_place(__u64 key, __u64 now)
 /* Makes the program at tc keep the answer to a query that goes on. */
 static __always_inline void expect_answer(struct cached_answer *answer, __u64 key, __u64 now)
 {
-	__u64 until = now + CACHE_WAIT_TIME;
+	__u64 until = now + CACHE_WAIT_TIME, old;
 
-	if (!answer)
-		take_place(key, now);
-	else if (*(volatile __u64 *)&answer->until < until)
-		*(volatile __u64 *)&answer->until = until;
+	if (!answer) {
+		take_entry(key, now);
+	} else {
+		old = *(volatile __u64 *)&answer->until;
+		/* A time that another CPU sets meanwhile is as good or later. Pairs with itself and with scrub_learn(). */
+		if (old < until)
+			__sync_val_compare_and_swap(&answer->until, old, until);
+	}
 	/* In steps, because all CPUs read it. */
 	if (*(volatile __u64 *)&answer_cache.until < until)
 		*(volatile __u64 *)&answer_cache.until = until + CACHE_WAIT_TIME;
@@ -108,19 +113,23 @@ __noinline int scrub_answer_from_cache(struct xdp_md *ctx, struct scrub_packet *
 {
 	struct cached_answer *answer;
 	__u32 version, length;
+	__u64 key;
 
 	if (!has_answer_cache || !packet)
 		return XDP_DROP;
-	answer = find_answer(key_of_query(ctx, packet));
+	key = key_of_query(ctx, packet);
+	answer = find_answer(key);
 	if (!answer)
 		return XDP_DROP;
-	version = *(volatile __u32 *)&answer->version;
+	version = read_version(answer);
 	length = *(volatile __u32 *)&answer->length;
-	if (version & 1 || length < CACHED_MIN || length > CACHED_MAX ||
-	    !scrub_begin_udp_answer(ctx, packet, length, answer->sum) ||
+	/* Another key may have taken the entry, or the last copy failed. */
+	if (version & 1 || *(volatile __u64 *)&answer->key != key || !*(volatile __u64 *)&answer->time ||
+	    length < CACHED_MIN || length > CACHED_MAX ||
+	    !scrub_begin_udp_answer(ctx, packet, length, *(volatile __u32 *)&answer->sum) ||
 	    bpf_xdp_store_bytes(ctx, packet->payload & PAYLOAD_MASK, answer->payload, length))
 		return XDP_DROP;
-	return *(volatile __u32 *)&answer->version == version ? XDP_TX : XDP_DROP;
+	return read_version(answer) == version ? XDP_TX : XDP_DROP;
 }
 
 #endif

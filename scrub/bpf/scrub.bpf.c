@@ -110,6 +110,15 @@ static __always_inline int decide_by_profile(struct decision *it, __u32 number)
 	return profile->drop ? XDP_DROP : XDP_PASS;
 }
 
+/* Charges a packet to a profile's limits. Returns true if it exceeds one. */
+static __always_inline int exceeds_limits(struct decision *it, __u32 profile_number)
+{
+	__u32 first = it->params->profiles + profile_number * PROFILE_LINES;
+	struct scrub_profile *profile = (void *)line_at(it->image, first);
+
+	return profile && exceeds(it, profile->limits);
+}
+
 /* Applies the action of the rule that matched. Returns true if it decides. */
 static __always_inline int apply_rule(struct decision *it, __u32 number, __u32 profile_number, int *verdict)
 {
@@ -135,7 +144,8 @@ static __always_inline int apply_rule(struct decision *it, __u32 number, __u32 p
 		if (!cause)
 			return 0;
 		it->counter = cause;
-		*verdict = XDP_TX;
+		/* As of one that goes on to the server: the answer is longer than the query. */
+		*verdict = cause == SCRUB_COUNT_CACHED_A2S && exceeds_limits(it, profile_number) ? XDP_DROP : XDP_TX;
 		return 1;
 	}
 	it->counter = action->counter;
@@ -181,10 +191,7 @@ static __always_inline enum scrub_parsed parse_all(struct xdp_md *ctx, struct sc
 /* Decides on a later fragment whose first one passed: the limits hold for it, too. */
 static __always_inline int decide_by_first(struct decision *it, __u32 profile_number)
 {
-	struct scrub_profile *profile;
-
-	profile = (void *)line_at(it->image, it->params->profiles + profile_number * PROFILE_LINES);
-	if (profile && exceeds(it, profile->limits))
+	if (exceeds_limits(it, profile_number))
 		return XDP_DROP;
 	it->counter = SCRUB_COUNT_FIRST_PASSED;
 	return XDP_PASS;

@@ -15,6 +15,8 @@ use crate::testing::{Fragment, FrameSpec, a2s_query};
 const MS: u64 = 1_000_000;
 const SERVERS: [&str; 2] = ["198.18.0.2", "2001:db8:18::2"];
 const GAME: u16 = 27015;
+/// The offset of this member in `struct __sk_buff` (linux/bpf.h).
+const INGRESS_IFINDEX: usize = 36;
 /// Kinds of queries, and of their answers.
 const KINDS: [(u8, u8); 3] = [(b'T', b'I'), (b'U', b'D'), (b'V', b'E')];
 
@@ -28,6 +30,11 @@ struct Pair {
 impl Pair {
     /// Makes them for a rule that uses answers for a second. None if they cannot be loaded here.
     fn new() -> Option<Self> {
+        Self::with("")
+    }
+
+    /// Makes them for such a rule behind more of a policy.
+    fn with(more: &str) -> Option<Self> {
         let mut program = match Program::with(Some(load::REHEARSE), 1 << 12, None, true) {
             Err(error @ Error::Privilege { .. }) => {
                 println!("skipped: {error}");
@@ -36,7 +43,8 @@ impl Pair {
             made => made.unwrap(),
         };
         let rule = "[[rule]]\nname = 'game'\nmatch = { protocol = 'udp' }\nchallenge = 'a2s'\ncache = '1s'\n";
-        program.install(&Tables::build(&Policy::parse(rule).unwrap(), 1).unwrap()).unwrap();
+        let policy = Policy::parse(&format!("{more}\n{rule}")).unwrap();
+        program.install(&Tables::build(&policy, 1).unwrap()).unwrap();
         let tc = load(&program.object).unwrap();
         let pair = Self { program, tc, now: 1_000_000 * MS };
         pair.program.set_time(pair.now);
@@ -77,8 +85,19 @@ impl Pair {
 
     /// Sends a packet of the host.
     fn send(&self, packet: &FrameSpec) {
+        self.send_from(packet, 0);
+    }
+
+    /// Sends a packet that came from the interface of this index, if it is not 0.
+    fn send_from(&self, packet: &FrameSpec, interface: u32) {
         let frame = packet.build();
-        let input = ProgramInput { data_in: Some(&frame), ..ProgramInput::default() };
+        let mut context = [0; INGRESS_IFINDEX + 4];
+        context[INGRESS_IFINDEX..].copy_from_slice(&interface.to_ne_bytes());
+        let input = ProgramInput {
+            data_in: Some(&frame),
+            context_in: Some(&mut context),
+            ..ProgramInput::default()
+        };
         program(&self.tc, "scrub_learn").test_run(input).unwrap();
     }
 }
@@ -207,6 +226,8 @@ fn other_packets_are_no_answers() {
             pair.send(&packet);
             assert_eq!(pair.receive(&query).0, Cause::Default, "{packet:?}");
         }
+        pair.send_from(&right, 1);
+        assert_eq!(pair.receive(&query).0, Cause::Default, "a forwarded packet");
         pair.send(&right);
         assert_eq!(pair.ask(&query).0, Cause::CachedA2s);
     }
@@ -224,7 +245,19 @@ fn an_answer_is_only_kept_for_a_query() {
 }
 
 #[test]
-fn no_query_takes_the_place_of_a_living_answer() {
+fn answers_count_for_the_limits_of_the_profile() {
+    let limit = "profile.default.limits = [{ by = 'source', packets = '1pps', burst = '2s' }]";
+    let Some(pair) = Pair::with(limit) else { return };
+    let query = pair.verified(SERVERS[0]);
+    pair.send(&answer_to(&query, &payload(b'I', 100)));
+    assert_eq!([(); 2].map(|()| pair.ask(&query).0), [Cause::CachedA2s; 2]);
+    // A challenge is no longer than the query, and free.
+    assert_eq!(pair.receive(&query).0, Cause::ChallengeA2s);
+    assert_eq!(pair.ask(&query).0, Cause::Limit(0));
+}
+
+#[test]
+fn no_query_takes_the_entry_of_a_living_answer() {
     let Some(mut pair) = Pair::new() else { return };
     let first = pair.verified(SERVERS[0]);
     let of = |port: u16| {
@@ -254,9 +287,9 @@ fn no_query_takes_the_place_of_a_living_answer() {
     let few = ask_all(&pair, 1000..1100);
     assert_eq!(few.len(), 100);
     let many = ask_all(&pair, 2000..5000);
-    assert!((800..=924).contains(&many.len()), "{} places", many.len());
+    assert!((800..=924).contains(&many.len()), "{} entries", many.len());
     assert_eq!(answered(&pair, 1000..1100), few);
-    // Places without an answer are free after a second, all others after a minute.
+    // Entries without an answer are free after a second, all others after a minute.
     pair.wait(62_000);
     assert!(ask_all(&pair, 6000..9000).len() > 900);
 }
