@@ -44,7 +44,7 @@ struct scrub_set_params {
 	__u32 v6_length_count;
 	__u32 classes;
 	__u32 v4_root;		/* the class of all addresses that the bitmap has not */
-	__u32 reserved;
+	__u32 v4_root_page;	/* the page of /16s that have this class alone */
 	struct scrub_buckets v4_longer;
 	struct scrub_buckets v6_index;
 	__u64 v6_seed;
@@ -68,12 +68,12 @@ static __always_inline __u32 v4_class(void *image, const struct scrub_set_params
 	__u64 entry, lengths;
 	__u32 class;
 
-	if (!has_bit(image, params->v4_bitmap, network))
-		return params->v4_root;
 	line = line_at(image, params->v4_index + (network >> 12));
 	if (!line)
 		return 0;
 	page = ((__u32 *)line)[network >> 8 & 15];
+	if (page == params->v4_root_page || !has_bit(image, params->v4_bitmap, network))
+		return params->v4_root;
 	line = line_at(image, params->v4_pages + page + (network >> 5 & 7));
 	if (!line)
 		return 0;

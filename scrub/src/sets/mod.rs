@@ -65,7 +65,7 @@ impl SetTables {
         lengths[..v6.lengths.len()].copy_from_slice(&v6.lengths);
         let [v4_index, v4_pages] = v4.pages;
         let tables = [v4.bitmap, v4_index, v4_pages, v6.first, v6.bitmap, v6.prefixes];
-        let numbers = [v6.lengths.len() as u32, classes, v4.root.into(), 0];
+        let numbers = [v6.lengths.len() as u32, classes, v4.root.into(), v4.root_page];
         let mut params: Vec<u8> =
             tables.iter().chain(&numbers).flat_map(|it| it.to_ne_bytes()).collect();
         params.extend(v4.longer);

@@ -1,15 +1,17 @@
 //! IPv4 prefixes of any length.
 //!
 //! ```text
-//!   address --> bitmap: does its /24 differ from 0.0.0.0/0? (2 MiB) --no--> class of 0.0.0.0/0
+//!   address --> index: does its /16 differ from 0.0.0.0/0? (256 KiB) --no--> class of 0.0.0.0/0
 //!                 | yes
-//!               the page of its /16 (256 KiB), which has the class of the /24 -- no longer ones --> class
+//!               bitmap: does its /24? (2 MiB) --no--> class of 0.0.0.0/0
+//!                 | yes
+//!               the page of the /16, which has the class of the /24 -- no longer ones --> class
 //!                 | longer ones
 //!               the lengths of the /24's longer prefixes, then the longest of these that has the address
 //! ```
 //!
 //! A prefix's class includes the sets of all shorter prefixes around it, so the longest one decides. Random addresses, as
-//! in a flood of forged sources, mostly end at the bitmap, which stays in the cache. /16s whose /24s are alike share a page.
+//! in a flood of forged sources, mostly end at the index or the bitmap, which stay in the cache. /16s whose /24s are alike share a page.
 
 use std::collections::HashMap;
 
@@ -25,6 +27,8 @@ const HAS_LONGER: u16 = 1 << 15;
 /// Networks of 24 bits in one of 16 bits, and the lines of their classes.
 const PAGE: usize = 256;
 const PAGE_LINES: u32 = 8;
+/// The distance of no page.
+const NO_PAGE: u32 = u32::MAX;
 /// The length of prefixes of whole /24s, at most.
 const SHORT: u8 = 24;
 
@@ -37,6 +41,8 @@ pub struct V4Params {
     pub bitmap: u32,
     /// As `bitmap`: the page of each /16, and the pages.
     pub pages: [u32; 2],
+    /// The page of /16s without prefixes; [`NO_PAGE`] if there are none.
+    pub root_page: u32,
     /// `struct scrub_buckets` of longer prefixes.
     pub longer: [u8; PARAMS_BYTES],
 }
@@ -100,17 +106,15 @@ impl V4Table {
 
     /// Appends all tables to an image.
     pub fn append(&self, image: &mut Image) -> V4Params {
-        V4Params {
-            root: self.root.bits(),
-            bitmap: image.append(self.bitmap.iter().map(|it| it.to_ne_bytes())),
-            pages: self.append_pages(image),
-            longer: self.longer.append(image),
-        }
+        let bitmap = image.append(self.bitmap.iter().map(|it| it.to_ne_bytes()));
+        let (pages, root_page) = self.append_pages(image);
+        let longer = self.longer.append(image);
+        V4Params { root: self.root.bits(), bitmap, pages, root_page, longer }
     }
 
     /// Appends the pages, then the first line of each /16's page, as a distance from the first page. Returns the first
-    /// lines of both.
-    fn append_pages(&self, image: &mut Image) -> [u32; 2] {
+    /// lines of both, and the distance of the page without prefixes.
+    fn append_pages(&self, image: &mut Image) -> ([u32; 2], u32) {
         let mut known = HashMap::<&[u16], u32>::new();
         let mut pages = Vec::new();
         let numbers = self.networks.chunks(PAGE).map(|page| {
@@ -120,9 +124,10 @@ impl V4Table {
             })
         });
         let numbers: Vec<_> = numbers.collect();
+        let root = known.get(&[self.root.bits(); PAGE][..]).map_or(NO_PAGE, |it| it * PAGE_LINES);
         let first = image.append(pages.into_iter().flatten().map(|it| it.to_ne_bytes()));
         let index = image.append(numbers.into_iter().map(|it| (it * PAGE_LINES).to_ne_bytes()));
-        [index, first]
+        ([index, first], root)
     }
 
     /// Returns an address's class, by the steps of the XDP program.
