@@ -109,7 +109,7 @@ struct {
  * Until when verified sources with this part of the hash last. Most sources of a flood find a time that has passed, and so
  * read no lines of scrub_sources, which are too many for a cache.
  */
-#define SOURCE_END_BITS 17
+#define SOURCE_END_BITS 16
 #define SOURCE_ENDS_PER_LINE 16
 /* The times' unit: 2^30 ns. */
 #define SOURCE_END_SHIFT 30
