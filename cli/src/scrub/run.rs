@@ -75,6 +75,10 @@ pub struct RunArgs {
     #[arg(long, value_name = "N", default_value_t = LIMIT_KEYS, value_parser = limit_keys)]
     limit_keys: u32,
 
+    /// Time after the start in which packets of unknown TCP flows pass, so that open connections become known
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = learning_time)]
+    learn: Duration,
+
     /// Stop after this time, unless `sluice scrub confirm` comes first; needed on the interface of the default
     /// route. The SSH session that runs the command passes until then
     #[arg(long, value_name = "TIME", value_parser = whole_seconds)]
@@ -130,6 +134,11 @@ pub const TIMES: RangeInclusive<Duration> =
 /// Parses a time after which something ends.
 pub fn end_time(text: &str) -> Result<Duration, String> {
     duration_in(TIMES, text, "use a time from 1s to 365d")
+}
+
+/// Parses the time for learning.
+fn learning_time(text: &str) -> Result<Duration, String> {
+    duration_in(Duration::ZERO..=Duration::from_secs(3600), text, "use a time from 0s to 1h")
 }
 
 /// Parses a time as [`end_time`] does, in whole seconds, as requests have it.
@@ -234,6 +243,7 @@ pub fn run(args: RunArgs) -> anyhow::Result<()> {
             Some(AttachMode::Skb) => ModeRequest::Only(Mode::Skb),
         },
         limit_keys: args.limit_keys,
+        learning_time: args.learn,
         is_host: !args.bridge && return_path.is_none(),
         ..Options::default()
     };
