@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Attackers have addresses of 10.0.0.0/8, which the bare drop compares. The scrubber has the policy `web`, which does
-//! not know them.
+//! not know them. Packets of each CPU have their own queue, if there are several: the flood does not fill the client's.
 
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,12 @@ const HTTP: &str = "80";
 const IPERF: &str = "443";
 /// Time for a flood to reach its rate, and for the scrubber to notice it; at most the measuring time.
 const LEAD: Duration = Duration::from_millis(1500);
+/// The policy `web`, for a server with more new connections than one has on ordinary days: those of the client.
+fn policy() -> String {
+    let (usual, above) = ("above = \"20kpps\"", "above = \"100kpps\"");
+    sluicegate_scrub::profiles::WEB.replace(usual, above)
+}
+
 /// Time for iperf3 to connect and to report, besides its measuring time.
 const GRACE: u64 = 8;
 /// The modest rate, in packets per second.
@@ -39,6 +45,8 @@ pub struct FloodSettings {
     pub time: Duration,
     /// Names of floods; all if empty.
     pub floods: Vec<String>,
+    /// Queues of each interface.
+    pub queues: u32,
     /// Also measure iperf3.
     pub iperf: bool,
 }
@@ -208,12 +216,17 @@ pub fn spec(name: &str) -> Option<String> {
 /// # Errors
 /// A missing privilege; the run was stopped before the first measurement. The failure of a turn is in its row.
 pub fn run(settings: &FloodSettings, watch: &dyn BenchObserver) -> Result<FloodResults, Failure> {
-    let testbed = Testbed::make(TestbedConfig::PAIR)?;
+    let queues = settings.queues;
+    let testbed = Testbed::make(TestbedConfig { queues, ..TestbedConfig::PAIR })?;
+    let sides = [(LabHost::Left, &testbed.left), (LabHost::Right, &testbed.right)];
+    for (host, side) in sides.iter().filter(|_| queues > 1) {
+        testbed.run(&separate_queues(&testbed, &side.interface, queues).at(*host))?;
+    }
     // Answers reach the left: by a route, and by an XDP program there, without which a veth delivers none of XDP's.
     let route = Program::tool("ip", ["route", "add", ATTACKERS, "via", "198.18.0.1"]);
     testbed.run(&route.at(LabHost::Right))?;
     testbed.run(&receives_answers(&testbed.left.interface, ATTACKERS))?;
-    std::fs::write(testbed.file("web.toml"), sluicegate_scrub::profiles::WEB)
+    std::fs::write(testbed.file("web.toml"), policy())
         .map_err(|error| Failure::of(format!("write the policy: {error}")))?;
     let seconds = settings.time.as_secs_f64();
     let mut results = FloodResults { seconds, ..FloodResults::default() };
@@ -225,6 +238,28 @@ pub fn run(settings: &FloodSettings, watch: &dyn BenchObserver) -> Result<FloodR
         Err(failure) => return Err(failure),
     }
     Ok(results)
+}
+
+/// The command that makes the kernel send the packets of each CPU by the queue that live frames of this CPU have.
+fn separate_queues(testbed: &Testbed, interface: &str, queues: u32) -> Program {
+    let write = |queue: u32| {
+        let cpus = testbed.cpus.receivers(u32::MAX, 0).iter();
+        let cpus = cpus.filter(|cpu| **cpu as u32 % queues == queue);
+        let mask = cpu_mask(cpus.copied());
+        format!("echo {mask} > /sys/class/net/{interface}/queues/tx-{queue}/xps_cpus")
+    };
+    Program::script("sh", (0..queues).map(write).collect::<Vec<_>>().join(" && "))
+}
+
+/// Writes CPUs as the kernel's files do: groups of 32 bits, the highest first.
+fn cpu_mask(cpus: impl Iterator<Item = usize>) -> String {
+    let mut groups = vec![0_u32];
+    for cpu in cpus {
+        groups.resize(groups.len().max(cpu / 32 + 1), 0);
+        groups[cpu / 32] |= 1 << (cpu % 32);
+    }
+    let groups: Vec<_> = groups.iter().rev().map(|it| format!("{it:x}")).collect();
+    groups.join(",")
 }
 
 struct Context<'a> {
@@ -299,7 +334,7 @@ impl Context<'_> {
                     .ready(Ready::Says("attached"))
             }
             Filter::Scrub => Program::sluice(["scrub", "run", right, "--policy", &policy])
-                .and(["--control", &socket, "--json", "--interval", "200ms"])
+                .and(["--control", &socket, "--json", "--interval", "200ms", "--learn", "0s"])
                 .ready(Ready::Says("\"elapsed_s\"")),
         };
         self.start(program.at(LabHost::Right).on(self.cpu())).map(Some)
@@ -389,6 +424,18 @@ impl Context<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_policy_has_room_for_the_client() {
+        assert!(policy().contains("above = \"100kpps\""));
+    }
+
+    #[test]
+    fn masks_have_groups_of_32_bits() {
+        assert_eq!(cpu_mask([0, 2, 31].into_iter()), "80000005");
+        assert_eq!(cpu_mask([1, 64].into_iter()), "1,0,2");
+        assert_eq!(cpu_mask([].into_iter()), "0");
+    }
 
     #[test]
     fn floods_have_different_names() {

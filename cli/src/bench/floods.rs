@@ -21,6 +21,11 @@ pub struct Args {
     #[arg(long, default_value = "2s", value_name = "TIME", value_parser = turn_time)]
     seconds: Duration,
 
+    /// Queues of each interface. With several, the client's packets have another one than the flood, if it has another
+    /// CPU
+    #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
+    queues: u32,
+
     /// Do not measure iperf3
     #[arg(long)]
     no_iperf: bool,
@@ -45,8 +50,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(text) = args.show.as_deref().and_then(floods::spec) {
         return Ok(write!(stdout(), "{text}")?);
     }
-    let settings =
-        FloodSettings { time: args.seconds, floods: args.floods.clone(), iperf: !args.no_iperf };
+    let settings = FloodSettings {
+        time: args.seconds,
+        floods: args.floods.clone(),
+        queues: args.queues,
+        iperf: !args.no_iperf,
+    };
     let watcher = Watcher::start()?;
     let results = floods::run(&settings, &watcher);
     drop(watcher);
