@@ -36,6 +36,9 @@ use crate::support::*;
 pub const SETS: &str = "[set.good]\naction = 'pass'\nnetworks = ['198.18.0.1', '192.0.2.0/24']\n\
                         [set.bad]\naction = 'drop'\nnetworks = ['203.0.113.0/24']\n";
 
+/// Packets of unknown TCP flows are dropped.
+pub const STATE: &str = "profile.default.tcp = { above = 10, state = 'on' }\n";
+
 /// A scrubber that runs on right0.
 pub struct Scrubber<'a> {
     lab: &'a Lab,
@@ -157,6 +160,21 @@ impl<'a> Scrubber<'a> {
         ];
         let addresses = ["--src", from, "--dst", "198.18.0.2", "--dmac", NOBODY];
         run(&[&arguments[..], &addresses].concat()).good();
+    }
+
+    /// Sends packets of 1,000 TCP flows that no SYN began. Returns how many of them are dropped.
+    pub fn drops_unknown(&self) -> u64 {
+        let counted =
+            || [("tcp", "unknown-flow"), ("default", "default")].map(|it| self.count(it.0, it.1));
+        let [dropped, passed] = counted();
+        let netns = self.lab.netns("left");
+        let packets = ["--proto", "tcp", "--tcp-flags", "ack", "--sport", "1..1000"];
+        let addresses = ["--dst", "198.18.0.2", "--dmac", NOBODY, "--netns", &netns];
+        let count = ["--count", "1000", "--rate", "100kpps", "--json"];
+        run(&[&["generate", "packet:left0"], &count[..], &packets, &addresses].concat()).good();
+        let all = dropped + passed + 1000;
+        eventually("all are counted", || counted().iter().sum::<u64>() >= all);
+        counted()[0] - dropped
     }
 
     /// The file of its first policy.

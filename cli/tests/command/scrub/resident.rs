@@ -5,7 +5,7 @@ use std::rc::Rc;
 use serde_json::Value;
 use sluicegate::link::Lab;
 
-use super::{SETS, Scrubber, text};
+use super::{SETS, STATE, Scrubber, text};
 use crate::support::*;
 
 fn claims(lab: &Lab) -> Value {
@@ -100,6 +100,27 @@ fn a_resident_scrubber_survives_its_command_and_the_next_one_takes_it_over() {
     scrubber.kill();
     assert_eq!(claims(&lab)["claims"].as_array().map(Vec::len), Some(0));
     drop(attached);
+}
+
+#[test]
+fn a_scrubber_that_is_taken_over_protects_flows_at_once() {
+    let Some(lab) = lab() else { return };
+    let netns = lab.netns("right");
+    let Some(_attached) = Attached::to(&netns, &[]) else { return };
+    let folder = Rc::new(tempfile::tempdir().unwrap());
+    let start = |policy: &str, learn: &str| {
+        let more = ["--resident", "--learn", learn];
+        Scrubber::start_in(Rc::clone(&folder), &lab, policy, &more)
+    };
+    start(STATE, "0s").kill();
+    let scrubber = start(STATE, "1h");
+    assert!(scrubber.drops_unknown() > 900);
+    // Without protection, flows are not known.
+    scrubber.kill();
+    start(NONE, "0s").kill();
+    let scrubber = start(STATE, "1h");
+    assert_eq!(scrubber.drops_unknown(), 0);
+    scrubber.ask(&["stop"]);
 }
 
 #[test]

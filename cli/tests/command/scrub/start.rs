@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::scratch::Scratch;
-use super::{SETS, Scrubber};
+use super::{SETS, STATE, Scrubber};
 use crate::support::*;
 
 /// Waits for a service manager's message.
@@ -84,4 +84,14 @@ fn a_service_manager_learns_when_the_policy_is_live() {
     assert_eq!(status["claims"][0]["action"], "scrub", "{status}");
     assert_eq!(running.stop().status, Some(0));
     assert_eq!(message(&manager), "STOPPING=1");
+}
+
+#[test]
+fn packets_of_unknown_flows_pass_while_it_learns() {
+    let Some(lab) = lab() else { return };
+    let dropped = |learn: &str| Scrubber::start(&lab, STATE, &["--learn", learn]).drops_unknown();
+    assert!(dropped("0s") > 900);
+    assert_eq!(dropped("1h"), 0);
+    let refused = run(&["scrub", "run", "right0", "--policy", "x", "--learn", "2h"]);
+    assert!(refused.err.contains("use a time from 0s to 1h"), "{}", refused.err);
 }
