@@ -91,9 +91,9 @@ static __always_inline int read_answer(struct __sk_buff *skb, struct sent_answer
 /* Copies an answer to its entry. Returns false if it cannot be read. */
 static __always_inline int copy_answer(struct __sk_buff *skb, struct cached_answer *answer, const struct sent_answer *sent)
 {
-	__u32 length = sent->length, sum = 0;
+	__u32 length = checked_length(sent->length), sum = 0;
 
-	if (length < CACHED_MIN || length > CACHED_MAX)
+	if (!length)
 		return 0;
 	/* The bytes behind the answer count in its sum. */
 	answer->payload[length / 4] = 0;

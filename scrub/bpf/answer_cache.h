@@ -75,6 +75,21 @@ static __always_inline struct cached_answer *find_answer(__u64 key)
 	return 0;
 }
 
+/*
+ * Returns a length if an answer may have it, else 0. The verifier must see the limits of the register: Linux 7.2 refuses to
+ * copy 0 bytes, and 6.12 does not see limits of what was computed before the comparison.
+ */
+static __always_inline __u32 checked_length(__u32 length)
+{
+	__u32 last = length - 1;
+
+	asm volatile("" : "+r"(last));
+	if (last >= CACHED_MAX)
+		return 0;
+	asm volatile("" : "+r"(last));
+	return last + 1;
+}
+
 /* Begins to write an entry. Returns false while another CPU does. Pairs with read_version(). */
 static __always_inline int begin_write(struct cached_answer *answer)
 {

@@ -122,10 +122,9 @@ __noinline int scrub_answer_from_cache(struct xdp_md *ctx, struct scrub_packet *
 	if (!answer)
 		return XDP_DROP;
 	version = read_version(answer);
-	length = *(volatile __u32 *)&answer->length;
+	length = checked_length(*(volatile __u32 *)&answer->length);
 	/* Another key may have taken the entry, or the last copy failed. */
-	if (version & 1 || *(volatile __u64 *)&answer->key != key || !*(volatile __u64 *)&answer->time ||
-	    length < CACHED_MIN || length > CACHED_MAX ||
+	if (version & 1 || *(volatile __u64 *)&answer->key != key || !*(volatile __u64 *)&answer->time || !length ||
 	    !scrub_begin_udp_answer(ctx, packet, length, *(volatile __u32 *)&answer->sum) ||
 	    bpf_xdp_store_bytes(ctx, packet->payload & PAYLOAD_MASK, answer->payload, length))
 		return XDP_DROP;

@@ -63,6 +63,9 @@ fn connections_have_an_mss_alone() {
         let mut right = options_of_connection(&lab, address, number);
         run(&lab, "left", "sysctl -qw net.ipv4.tcp_timestamps=1");
         right.retain(|it| it.starts_with("mss:") || it.starts_with("advmss:"));
+        if right.is_empty() {
+            return println!("skipped: needs options of sockets; get them by modprobe tcp_diag");
+        }
         let scrubber = scrub(&lab, ALWAYS_ON, &by_kernel_cookies(Mode::Native));
         let found = options_of_connection(&lab, address, number);
         assert_eq!(found, right, "{address}");
