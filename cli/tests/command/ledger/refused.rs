@@ -51,6 +51,11 @@ fn the_notice_of_packets_too_long_counts_those_refused_by_the_ring_and_by_the_in
         // The ring refuses every second packet, and the interface the others under the new MTU.
         let mut source = ProgressRun::generate(&lab, "left", port, PORT, &["--size", "1000,1600"]);
         source.attempts(1000);
+        // Live frames leave later than they are attempted.
+        let received = ["cat", "/sys/class/net/right0/statistics/rx_packets"];
+        eventually("the interface sends", || {
+            on(&lab, "right", &received).out.trim().parse::<u64>().unwrap() > 100
+        });
         ip(&lab, "left", "link set left0 mtu 900");
         source.attempts(5000);
         let ended = source.stop();
