@@ -23,7 +23,7 @@ pub struct Args {
 
     /// Queues of each interface. With several, the client's packets have another one than the flood, if it has another
     /// CPU
-    #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
     queues: u32,
 
     /// Do not measure iperf3
