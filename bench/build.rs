@@ -1,5 +1,5 @@
 //! Compiles the BPF programs in `bpf/`.
 
 fn main() {
-    sluicegate_build_bpf::compile(&["lpm", "lru", "source"]);
+    sluicegate_build_bpf::compile(&["lpm", "lru", "network"]);
 }

@@ -11,7 +11,7 @@ use sluicegate::error::{Error, Result};
 use sluicegate::link::Interface;
 
 const LPM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/lpm.bpf.o"));
-const SOURCE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/source.bpf.o"));
+const NETWORK: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/network.bpf.o"));
 const LRU: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/lru.bpf.o"));
 
 /// The most sources in the LRU hash.
@@ -92,16 +92,16 @@ impl BpfPeer {
     /// # Errors
     /// A missing privilege; another XDP program is attached.
     pub fn source(interface: &Interface, network: Ipv4Net) -> Result<Self> {
-        Self::attach(load_source(network)?, interface)
+        Self::attach(load_network(network, false)?, interface)
     }
 
-    /// Attaches the program of [`source`](Self::source) for as long as the interface exists. XDP's answers from the other
+    /// Drops packets to a network, and passes others, for as long as the interface exists. XDP's answers from the other
     /// end reach a veth only if a program is attached to it: `veth_xdp_flush` (drivers/net/veth.c).
     ///
     /// # Errors
     /// As [`source`](Self::source).
-    pub fn leave_source(interface: &Interface, network: Ipv4Net) -> Result<()> {
-        let object = load_source(network)?;
+    pub fn leave_destination(interface: &Interface, network: Ipv4Net) -> Result<()> {
+        let object = load_network(network, true)?;
         let program = object.progs_mut().next().expect("the object has one program");
         let attached = Xdp::new(program.as_fd());
         let attached = attached.attach(interface.index.cast_signed(), XdpFlags::DRV_MODE);
@@ -139,10 +139,11 @@ fn load(object: &[u8], resized: &str, entries: u32) -> Result<Object> {
     load_with(object, resized, |map| map.set_max_entries(entries))
 }
 
-/// Loads the program that drops what comes from a network.
-fn load_source(network: Ipv4Net) -> Result<Object> {
-    let value = [network.network(), network.netmask()].map(|it| u32::from(it).to_ne_bytes());
-    load_with(SOURCE, ".rodata.network", |map| map.set_initial_value(value.as_flattened()))
+/// Loads the program that drops what comes from a network, or goes to it.
+fn load_network(network: Ipv4Net, is_destination: bool) -> Result<Object> {
+    let [address, mask] = [network.network(), network.netmask()].map(u32::from);
+    let value = [address, mask, is_destination.into()].map(u32::to_ne_bytes);
+    load_with(NETWORK, ".rodata.network", |map| map.set_initial_value(value.as_flattened()))
 }
 
 /// Loads an object, after a change of one of its maps.

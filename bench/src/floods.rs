@@ -2,16 +2,21 @@
 //! scrubber.
 //!
 //! ```text
-//!   left: the attacker, by live frames on the first CPU     right: an HTTP server and iperf3
-//!         the client, on the last CPU                              the filter
+//!   first CPU                                               last CPU
+//!   left: the attacker, by live frames ─┐
+//!         the client                   ─┴→ right's queue: filter ─→ right: an HTTP server and iperf3
 //! ```
 //!
+//! Flood and client share the only queue. The CPU that sends receives, too, as on any veth: the filter runs there. What it
+//! passes is handed to the server's CPU (RPS), as behind a card with one queue.
+//!
 //! Attackers have addresses of 10.0.0.0/8, which the bare drop compares. The scrubber has the policy `web`, which does
-//! not know them. Packets of each CPU have their own queue, if there are several: the flood does not fill the client's.
+//! not know them.
 
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use sluicegate::xdp::{ProgInfo, RunStatistics};
 
 use crate::observer::{BenchObserver, Failure, Progress};
 use crate::process::{
@@ -25,7 +30,8 @@ pub const SERVING: &str = "serving";
 /// Ports of the servers: those of the policy `web`.
 const HTTP: &str = "80";
 const IPERF: &str = "443";
-/// Time for a flood to reach its rate, and for the scrubber to notice it; at most the measuring time.
+/// Time for a flood to reach its rate, and for the scrubber to notice it; also that in which `filter_ns` is measured. At
+/// most the measuring time.
 const LEAD: Duration = Duration::from_millis(1500);
 /// The policy `web`, for a server with more new connections than one has on ordinary days: those of the client.
 fn policy() -> String {
@@ -45,8 +51,6 @@ pub struct FloodSettings {
     pub time: Duration,
     /// Names of floods; all if empty.
     pub floods: Vec<String>,
-    /// Queues of each interface.
-    pub queues: u32,
     /// Also measure iperf3.
     pub iperf: bool,
 }
@@ -89,6 +93,10 @@ pub struct Turn {
     /// The flood's packets, in millions per second; absent without a flood.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub offered_mpps: Option<f64>,
+    /// Nanoseconds that the filter's XDP program took for a packet of the flood, before the client began; absent without
+    /// a flood or a filter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub filter_ns: Option<f64>,
     /// Answered HTTP requests per second, each in a connection of its own.
     pub http_rps: f64,
     /// Received bits of iperf3, in Mbit/s; absent if it was not measured.
@@ -216,11 +224,10 @@ pub fn spec(name: &str) -> Option<String> {
 /// # Errors
 /// A missing privilege; the run was stopped before the first measurement. The failure of a turn is in its row.
 pub fn run(settings: &FloodSettings, watch: &dyn BenchObserver) -> Result<FloodResults, Failure> {
-    let queues = settings.queues;
-    let testbed = Testbed::make(TestbedConfig { queues, ..TestbedConfig::PAIR })?;
-    let sides = [(LabHost::Left, &testbed.left), (LabHost::Right, &testbed.right)];
-    for (host, side) in sides.iter().filter(|_| queues > 1) {
-        testbed.run(&separate_queues(&testbed, &side.interface, queues).at(*host))?;
+    let testbed = Testbed::make(TestbedConfig::PAIR)?;
+    for (host, side) in [(LabHost::Left, &testbed.left), (LabHost::Right, &testbed.right)] {
+        let Some(cpu) = cpu_of(&testbed, host) else { continue };
+        testbed.run(&received_on(&side.interface, cpu).at(host))?;
     }
     // Answers reach the left: by a route, and by an XDP program there, without which a veth delivers none of XDP's.
     let route = Program::tool("ip", ["route", "add", ATTACKERS, "via", "198.18.0.1"]);
@@ -240,26 +247,25 @@ pub fn run(settings: &FloodSettings, watch: &dyn BenchObserver) -> Result<FloodR
     Ok(results)
 }
 
-/// The command that makes the kernel send the packets of each CPU by the queue that live frames of this CPU have.
-fn separate_queues(testbed: &Testbed, interface: &str, queues: u32) -> Program {
-    let write = |queue: u32| {
-        let cpus = testbed.cpus.receivers(u32::MAX, 0).iter();
-        let cpus = cpus.filter(|cpu| **cpu as u32 % queues == queue);
-        let mask = cpu_mask(cpus.copied());
-        format!("echo {mask} > /sys/class/net/{interface}/queues/tx-{queue}/xps_cpus")
-    };
-    Program::script("sh", (0..queues).map(write).collect::<Vec<_>>().join(" && "))
+/// The command that makes a CPU handle the packets that an interface receives, after XDP.
+fn received_on(interface: &str, cpu: usize) -> Program {
+    let mask = cpu_mask(cpu);
+    let script = format!("echo {mask} > /sys/class/net/{interface}/queues/rx-0/rps_cpus");
+    Program::script("sh", script)
 }
 
-/// Writes CPUs as the kernel's files do: groups of 32 bits, the highest first.
-fn cpu_mask(cpus: impl Iterator<Item = usize>) -> String {
-    let mut groups = vec![0_u32];
-    for cpu in cpus {
-        groups.resize(groups.len().max(cpu / 32 + 1), 0);
-        groups[cpu / 32] |= 1 << (cpu % 32);
-    }
-    let groups: Vec<_> = groups.iter().rev().map(|it| format!("{it:x}")).collect();
-    groups.join(",")
+/// Writes a CPU as the kernel's masks do: in groups of 32 bits, the highest first.
+fn cpu_mask(cpu: usize) -> String {
+    format!("{:x}{}", 1_u32 << (cpu % 32), ",00000000".repeat(cpu / 32))
+}
+
+/// The CPU of a host's programs: the first one on the left, the last one on the right.
+fn cpu_of(testbed: &Testbed, host: LabHost) -> Option<usize> {
+    let cpus = match host {
+        LabHost::Left => testbed.cpus.senders(1),
+        _ => testbed.cpus.receivers(u32::MAX, 1),
+    };
+    cpus.last().copied()
 }
 
 struct Context<'a> {
@@ -313,10 +319,10 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// The CPU of the client and of the servers. The attacker has the first.
-    fn cpu(&self) -> Option<usize> {
-        let cpus = self.testbed.cpus.receivers(u32::MAX, 1);
-        cpus.last().copied()
+    /// Gives a program the CPU of its host.
+    fn pinned(&self, program: Program) -> Program {
+        let cpu = cpu_of(self.testbed, program.host);
+        program.on(cpu)
     }
 
     fn start(&self, program: Program) -> Result<Running, Failure> {
@@ -337,7 +343,7 @@ impl Context<'_> {
                 .and(["--control", &socket, "--json", "--interval", "200ms", "--learn", "0s"])
                 .ready(Ready::Says("\"elapsed_s\"")),
         };
-        self.start(program.at(LabHost::Right).on(self.cpu())).map(Some)
+        self.start(self.pinned(program.at(LabHost::Right))).map(Some)
     }
 
     /// Starts the flood of a specification.
@@ -355,11 +361,17 @@ impl Context<'_> {
     /// Measures the goodput under a flood and behind a filter.
     fn turn(&self, flood: Option<(&str, Option<u64>)>, filter: Filter) -> Result<Turn, Failure> {
         let server = Program::sluice(["bench", "http-server", "--port", HTTP]);
-        let server = server.ready(Ready::Says(SERVING)).at(LabHost::Right).on(self.cpu());
-        let http = self.start(server)?;
+        let server = server.ready(Ready::Says(SERVING)).at(LabHost::Right);
+        let http = self.start(self.pinned(server))?;
         let mut filter = self.filter(filter)?;
         let flood = flood.map(|(file, rate)| self.flood(file, rate)).transpose()?;
-        self.watch.pause(LEAD.min(self.time))?;
+        let filter_ns = match (&filter, &flood) {
+            (Some(filter), Some(_)) => Some(self.filter_ns(filter)?),
+            _ => None,
+        };
+        if filter_ns.is_none() {
+            self.watch.pause(LEAD.min(self.time))?;
+        }
         let http_rps = self.http()?;
         let iperf_mbps = self.iperf.then(|| self.iperf()).transpose()?;
         filter.as_mut().map_or(Ok(()), Running::still_runs)?;
@@ -374,14 +386,36 @@ impl Context<'_> {
         }
         filter.map(Running::end).transpose()?;
         http.end()?;
-        Ok(Turn { offered_mpps, http_rps, iperf_mbps })
+        Ok(Turn { offered_mpps, filter_ns, http_rps, iperf_mbps })
+    }
+
+    /// Returns the time of a filter's program for a packet, with that of two reads of the clock.
+    fn filter_ns(&self, filter: &Running) -> Result<f64, Failure> {
+        // Programs that it calls count for the one that is attached. At tc there are only few packets.
+        let most_runs = || -> Result<ProgInfo, Failure> {
+            let programs = ProgInfo::of_process(filter.pid())?;
+            let most = programs.into_iter().max_by_key(|it| it.runs);
+            most.ok_or_else(|| Failure::of("the filter has no XDP program"))
+        };
+        // The kernel measures times only while this exists.
+        let _statistics = RunStatistics::enable()?;
+        self.watch.pause(LEAD.min(self.time))?;
+        let before = most_runs()?;
+        self.watch.pause(LEAD.min(self.time))?;
+        let after = most_runs()?;
+        let runs = after.runs.saturating_sub(before.runs);
+        let ns = after.run_ns.saturating_sub(before.run_ns);
+        match runs {
+            0 => Err(Failure::of("the filter got no packets")),
+            _ => Ok(ns as f64 / runs as f64),
+        }
     }
 
     /// Returns answered requests per second.
     fn http(&self) -> Result<f64, Failure> {
         let (server, time) = (format!("{ADDRESS}:{HTTP}"), format!("{}ms", self.time.as_millis()));
         let client = Program::sluice(["bench", "http-get", &server, "--seconds", &time]);
-        let mut client = self.testbed.start(&client.on(self.cpu()))?;
+        let mut client = self.testbed.start(&self.pinned(client))?;
         client.over(self.time, self.watch)?;
         let said = client.output();
         let rate = said.number("/requests").zip(said.number("/elapsed_s"));
@@ -394,7 +428,7 @@ impl Context<'_> {
         let server =
             Program::tool("iperf3", ["--server", "--one-off", "--port", IPERF, "--forceflush"]);
         let server = server.ready(Ready::Says("Server listening")).at(LabHost::Right);
-        let server = self.start(server.on(self.cpu()))?;
+        let server = self.start(self.pinned(server))?;
         let seconds = self.time.as_secs().max(1);
         let client = ["iperf3", "--client", ADDRESS, "--port", IPERF, "--json"];
         let client = client.map(quoted).join(" ");
@@ -403,7 +437,7 @@ impl Context<'_> {
         let script = format!(
             "timeout -k 1 {limit} {client} --connect-timeout 3000 --time {seconds} || true"
         );
-        let mut client = self.testbed.start(&Program::script("iperf3", script).on(self.cpu()))?;
+        let mut client = self.testbed.start(&self.pinned(Program::script("iperf3", script)))?;
         let begun = Instant::now();
         client.over(Duration::from_secs(limit), self.watch)?;
         let elapsed = begun.elapsed().as_secs_f64();
@@ -432,9 +466,9 @@ mod tests {
 
     #[test]
     fn masks_have_groups_of_32_bits() {
-        assert_eq!(cpu_mask([0, 2, 31].into_iter()), "80000005");
-        assert_eq!(cpu_mask([1, 64].into_iter()), "1,0,2");
-        assert_eq!(cpu_mask([].into_iter()), "0");
+        assert_eq!(cpu_mask(0), "1");
+        assert_eq!(cpu_mask(31), "80000000");
+        assert_eq!(cpu_mask(65), "2,00000000,00000000");
     }
 
     #[test]
@@ -445,7 +479,7 @@ mod tests {
 
     #[test]
     fn the_scrubber_is_compared_with_the_bare_drop() {
-        let turn = |http_rps, iperf_mbps| Some(Turn { offered_mpps: None, http_rps, iperf_mbps });
+        let turn = |http_rps, iperf_mbps| Some(Turn { http_rps, iperf_mbps, ..Turn::default() });
         let (bare, scrub) = (turn(1000.0, Some(4.0)), turn(900.0, Some(5.0)));
         let row = FloodRow { bare, scrub, ..FloodRow::default() };
         assert_eq!(row.ratios(), [Some(0.9), Some(1.25)]);

@@ -151,14 +151,13 @@ fn nftables(context: &StepContext<'_>, size: PolicySize) -> Step {
     flooded(with_policy(context, context.drops("linux", NFT, counter), size).with(add, delete))
 }
 
-/// The command that lets an interface receive the answers of XDP programs at its other end, and drops what comes from a
-/// network.
-pub fn receives_answers(interface: &str, dropped: &str) -> Program {
-    Program::sluice(["bench", "bpf-drop", interface, "source", "--leave", "--network", dropped])
+/// The command that lets an interface receive the answers of XDP programs at its other end, and drops those to a network,
+/// because the left's kernel is not measured.
+pub fn receives_answers(interface: &str, network: &str) -> Program {
+    Program::sluice(["bench", "bpf-drop", interface, "destination", "--network", network])
 }
 
-/// Lets answers reach the left: a route to the sources, and an XDP program there. It drops the answers, because what the
-/// left's kernel does with them is no work of the step.
+/// Lets answers reach the left: a route to the sources, and an XDP program there, which drops them.
 fn answering(step: Step, context: &StepContext<'_>) -> Step {
     let (left, right) = (context.left(), context.right());
     let route = |action| {
@@ -166,7 +165,7 @@ fn answering(step: Step, context: &StepContext<'_>) -> Step {
         Program::tool("ip", route).at(LabHost::Right)
     };
     let off = Program::tool("ip", ["link", "set", "dev", left, "xdpdrv", "off"]);
-    step.with(route("add"), route("del")).with(receives_answers(left, "0.0.0.0/0"), off)
+    step.with(route("add"), route("del")).with(receives_answers(left, SOURCES), off)
 }
 
 /// A listener whose kernel answers each SYN by a cookie.

@@ -211,21 +211,18 @@ pub struct BpfDropArgs {
     #[arg(value_name = "IFACE")]
     interface: String,
 
-    /// lpm: look up the source in a list; lru: limit each source; source: drop only one network
-    #[arg(value_name = "lpm|lru|source", value_parser = ["lpm", "lru", "source"])]
+    /// lpm: look up the source in a list; lru: limit each source; source: drop only one network; destination: drop
+    /// packets to one network; the program stays attached
+    #[arg(value_name = "lpm|lru|source|destination", value_parser = ["lpm", "lru", "source", "destination"])]
     what: String,
 
     /// The list of lpm, a network a line
     #[arg(long, value_name = "FILE", required_if_eq("what", "lpm"))]
     networks: Option<PathBuf>,
 
-    /// The network of source
-    #[arg(long, value_name = "NETWORK", required_if_eq("what", "source"))]
+    /// The network of source and of destination
+    #[arg(long, value_name = "NETWORK", required_if_eq_any([("what", "source"), ("what", "destination")]))]
     network: Option<Ipv4Net>,
-
-    /// Leave source attached, and exit
-    #[arg(long)]
-    leave: bool,
 }
 
 /// Drops packets until a signal arrives; then prints their number.
@@ -233,8 +230,8 @@ pub fn bpf_drop(args: &BpfDropArgs) -> anyhow::Result<()> {
     let signals = Signals::catch()?;
     let interface = link::interface(None, &args.interface)?;
     let program = match (&args.networks, args.network) {
-        (_, Some(network)) if args.leave => {
-            return Ok(BpfPeer::leave_source(&interface, network)?);
+        (_, Some(network)) if args.what == "destination" => {
+            return Ok(BpfPeer::leave_destination(&interface, network)?);
         }
         (_, Some(network)) => BpfPeer::source(&interface, network)?,
         (Some(file), None) => BpfPeer::lpm(&interface, file)?,

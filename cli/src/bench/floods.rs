@@ -21,11 +21,6 @@ pub struct Args {
     #[arg(long, default_value = "2s", value_name = "TIME", value_parser = turn_time)]
     seconds: Duration,
 
-    /// Queues of each interface. With several, the client's packets have another one than the flood, if it has another
-    /// CPU
-    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
-    queues: u32,
-
     /// Do not measure iperf3
     #[arg(long)]
     no_iperf: bool,
@@ -50,12 +45,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(text) = args.show.as_deref().and_then(floods::spec) {
         return Ok(write!(stdout(), "{text}")?);
     }
-    let settings = FloodSettings {
-        time: args.seconds,
-        floods: args.floods.clone(),
-        queues: args.queues,
-        iperf: !args.no_iperf,
-    };
+    let settings =
+        FloodSettings { time: args.seconds, floods: args.floods.clone(), iperf: !args.no_iperf };
     let watcher = Watcher::start()?;
     let results = floods::run(&settings, &watcher);
     drop(watcher);
@@ -83,9 +74,11 @@ fn print(results: &FloodResults, out: &mut impl Write) -> io::Result<()> {
         let [http, iperf] = cells(Some(quiet));
         writeln!(out, "without a flood: {http} requests/s, {iperf} Mbit/s")?;
     }
-    writeln!(out, "{:<26}{:>6}{:>24}{:>24}", "", "", "HTTP requests/s", "iperf3 Mbit/s")?;
-    let head = ["no", "bare", "scrub", "ratio"].map(|it| format!("{it:>6}")).concat();
-    writeln!(out, "{:<26}{:>6}{head}{head}", "flood", "Mpps")?;
+    let [ns, http, iperf] = ["ns/packet", "HTTP requests/s", "iperf3 Mbit/s"];
+    writeln!(out, "{:<26}{:>6}{ns:>12}{http:>24}{iperf:>24}", "", "")?;
+    let columns = |names: &[&str]| names.iter().map(|it| format!("{it:>6}")).collect::<String>();
+    let (filters, all) = (columns(&["bare", "scrub"]), columns(&["no", "bare", "scrub", "ratio"]));
+    writeln!(out, "{:<26}{:>6}{filters}{all}{all}", "flood", "Mpps")?;
     for row in &results.rows {
         print_row(row, out)?;
     }
@@ -101,6 +94,10 @@ fn print_row(row: &FloodRow, out: &mut impl Write) -> io::Result<()> {
     let offered = offered.reduce(f64::max).map_or_else(String::new, |mpps| format!("{mpps:.2}"));
     let rate = if row.rate_pps.is_some() { "1 Mpps" } else { "full speed" };
     write!(out, "{:<26}{offered:>6}", format!("{}, {rate}", row.flood))?;
+    for turn in [&row.bare, &row.scrub] {
+        let ns = turn.as_ref().and_then(|it| it.filter_ns);
+        write!(out, "{:>6}", ns.map_or_else(|| "-".into(), |it| format!("{it:.0}")))?;
+    }
     for (at, ratio) in row.ratios().into_iter().enumerate() {
         for turn in turns {
             write!(out, "{:>6}", cells(turn)[at])?;

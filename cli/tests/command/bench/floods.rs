@@ -22,6 +22,8 @@ fn a_server_is_measured_under_a_flood_and_behind_filters() {
         for filter in ["unfiltered", "bare", "scrub"] {
             assert!(row[filter]["offered_mpps"].as_f64().unwrap() > 0.0, "{row}");
             assert!(row[filter]["http_rps"].is_number(), "{row}");
+            let ns = row[filter]["filter_ns"].as_f64();
+            assert_eq!(ns.is_some_and(|ns| ns > 0.0), filter != "unfiltered", "{row}");
         }
         assert!(row["ratio"].is_object(), "{row}");
     }

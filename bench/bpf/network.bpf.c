@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-/* Drops packets from a network and nothing else: the least that a filter of floods does. */
+/* Drops packets from a network, or to one, and nothing else: the least that a filter of floods does. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/ip.h>
@@ -9,6 +9,7 @@
 /* Set when it is loaded. */
 const volatile struct {
 	__u32 address, mask;
+	__u32 is_destination;
 } network SEC(".rodata.network") = {};
 
 struct {
@@ -29,7 +30,7 @@ int drop(struct xdp_md *ctx)
 
 	if ((void *)(ip + 1) > end || ethernet->h_proto != bpf_htons(ETH_P_IP))
 		return XDP_PASS;
-	if ((bpf_ntohl(ip->saddr) & network.mask) != network.address)
+	if ((bpf_ntohl(network.is_destination ? ip->daddr : ip->saddr) & network.mask) != network.address)
 		return XDP_PASS;
 	count = bpf_map_lookup_elem(&dropped, &at);
 	if (count)
