@@ -87,7 +87,7 @@ __noinline __u32 scrub_find_cached_answer(struct xdp_md *ctx, struct scrub_packe
 
 	if (!has_answer_cache || !packet || !cache_ms)
 		return 0;
-	now = now_ns();
+	now = now_of(packet);
 	key = key_of_query(ctx, packet);
 	if (!key)
 		return 0;

@@ -95,6 +95,6 @@ int cost_stages(struct xdp_md *ctx)
 	if (!randomize(ctx) || !begin(&it, ctx))
 		return XDP_ABORTED;
 	verdict = decide(&it);
-	count_at(it.generation, it.counter, it.bytes);
+	count_at(it.side, it.counter, it.bytes);
 	return verdict == XDP_TX ? answer(&it) : verdict;
 }

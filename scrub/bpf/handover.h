@@ -210,8 +210,8 @@ static __always_inline void extend_cookie_deadline(__u64 now)
 __noinline int scrub_answer_by_cookie(struct xdp_md *ctx, struct scrub_packet *packet)
 {
 	__u32 words[TCP_WORDS + OPTION_WORDS], at, count, number;
-	__u64 now = now_ns(), epoch = now >> EPOCH_BITS, hash = 0;
 	struct tcp_options *options;
+	__u64 now, epoch, hash = 0;
 
 	if (!cookies || !packet)
 		return 0;
@@ -223,6 +223,8 @@ __noinline int scrub_answer_by_cookie(struct xdp_md *ctx, struct scrub_packet *p
 	options = syn_options(ctx, packet);
 	if (!options || options->has_signature)
 		return 0;
+	now = now_of(packet);
+	epoch = now >> EPOCH_BITS;
 	at = mss_at(packet, options->mss);
 	if (at >= MSS_COUNT)
 		return 0;
@@ -261,7 +263,7 @@ __noinline int scrub_acknowledged_cookie(struct xdp_md *ctx, struct scrub_packet
 		return SCRUB_ACKNOWLEDGED_NOTHING;
 	if (cookies == SCRUB_COOKIES_KERNEL)
 		return acknowledged_kernel_cookie(ctx, packet) ? SCRUB_ACKNOWLEDGED_NUMBER : SCRUB_ACKNOWLEDGED_NOTHING;
-	hash = acknowledged_hash(packet, now_ns() >> EPOCH_BITS, control.cookie_key);
+	hash = acknowledged_hash(packet, now_of(packet) >> EPOCH_BITS, control.cookie_key);
 	if (!hash)
 		return SCRUB_ACKNOWLEDGED_NOTHING;
 	echoed = start + ((packet->payload - sizeof(*echoed)) & PAYLOAD_MASK);

@@ -17,6 +17,7 @@ struct image {
 	__uint(value_size, sizeof(struct scrub_line));
 };
 
+/* Key: a side, the lowest bit of a generation. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
 	__uint(max_entries, 2);
@@ -24,7 +25,25 @@ struct {
 	__array(values, struct image);
 } scrub_images SEC(".maps");
 
-/* Key: the lowest bit of the generation, as of scrub_images. */
+/*
+ * All have one size, so the kernel reads them without a call. They have one value, because Linux before 6.4 reads no other
+ * one then (kernel/bpf/map_in_map.c, `bpf_map_meta_alloc`, elem_size).
+ */
+struct networks {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(struct scrub_networks));
+};
+
+/* Key: side * 2, and 1 more for IPv6. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 4);
+	__type(key, __u32);
+	__array(values, struct networks);
+} scrub_networks SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 2);
@@ -32,7 +51,7 @@ struct {
 	__type(value, struct scrub_params);
 } scrub_params SEC(".maps");
 
-/* Counters; resized for all CPUs when loaded. Key: (cpu * 2 + generation's lowest bit) * SCRUB_COUNTERS + counter. */
+/* Counters; resized for all CPUs when loaded. Key: (cpu * 2 + side) * SCRUB_COUNTERS + counter. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -47,13 +66,27 @@ struct {
 	__uint(value_size, sizeof(__u32));
 } scrub_samples SEC(".maps");
 
-/* The packet that a CPU decides on: it spares the stack, of which all calls together have 512 bytes. */
+/* The class of the last packet's destination: most packets have that of the packet before. */
+struct scrub_last_destination {
+	__u64 high, low;
+	struct scrub_class class;
+	__u32 generation;
+	__u32 version;		/* 0 before the first packet */
+};
+
+/* A CPU's memory. The packet that it decides on spares the stack, of which all calls together have 512 bytes. */
+struct scrub_scratch {
+	struct scrub_packet packet;
+	struct scrub_last_destination last;
+	__u64 random;		/* the last number; 0 before the first */
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct scrub_packet);
-} scrub_packet SEC(".maps");
+	__type(value, struct scrub_scratch);
+} scrub_scratch SEC(".maps");
 
 /* The number changes with the layout of any map, so that programs of different versions do not share them. */
 struct scrub_control control SEC(SCRUB_CONTROL);
@@ -64,14 +97,24 @@ __u64 rehearsed_counter SEC(".data.rehearse");
 /* Frames may span several buffers. */
 const volatile __u32 frags SEC(".rodata.frags") = 0;
 
-static __always_inline struct scrub_params *params_of(__u32 generation)
+static __always_inline struct scrub_params *params_of(__u32 side)
 {
-	return bpf_map_lookup_elem(&scrub_params, &generation);
+	return bpf_map_lookup_elem(&scrub_params, &side);
 }
 
-static __always_inline void *image_of(__u32 generation)
+static __always_inline void *image_of(__u32 side)
 {
-	return bpf_map_lookup_elem(&scrub_images, &generation);
+	return bpf_map_lookup_elem(&scrub_images, &side);
+}
+
+/* Returns the bits of a version's networks; NULL if the generation has ended. */
+static __always_inline const __u64 *networks_of(__u32 side, __u32 is_v6)
+{
+	__u32 key = side * 2 + is_v6, zero = 0;
+	void *networks = bpf_map_lookup_elem(&scrub_networks, &key);
+	struct scrub_networks *bits = networks ? bpf_map_lookup_elem(networks, &zero) : 0;
+
+	return bits ? bits->bits : 0;
 }
 
 static __always_inline __u32 frame_bytes(struct xdp_md *ctx)
@@ -79,9 +122,9 @@ static __always_inline __u32 frame_bytes(struct xdp_md *ctx)
 	return frags ? bpf_xdp_get_buff_len(ctx) : ctx->data_end - ctx->data;
 }
 
-static __always_inline void count_at(__u32 generation, __u32 counter, __u32 bytes)
+static __always_inline void count_at(__u32 side, __u32 counter, __u32 bytes)
 {
-	__u32 key = (bpf_get_smp_processor_id() * 2 + generation) * SCRUB_COUNTERS + counter;
+	__u32 key = (bpf_get_smp_processor_id() * 2 + side) * SCRUB_COUNTERS + counter;
 	struct scrub_count *count = bpf_map_lookup_elem(&scrub_counters, &key);
 
 	if (count) {
@@ -90,10 +133,12 @@ static __always_inline void count_at(__u32 generation, __u32 counter, __u32 byte
 	}
 }
 
-/* Returns the time in ns. */
-static __always_inline __u64 now_ns(void)
+/* Returns the time of a packet in ns. */
+static __always_inline __u64 now_of(struct scrub_packet *packet)
 {
-	return *(volatile __u64 *)&control.now ?: bpf_ktime_get_coarse_ns();
+	if (!packet->now)
+		packet->now = *(volatile __u64 *)&control.now ?: bpf_ktime_get_coarse_ns();
+	return packet->now;
 }
 
 #endif

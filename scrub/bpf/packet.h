@@ -37,6 +37,7 @@ struct scrub_packet {
 	/* An IPv4 address is the upper half of `high`, so that prefixes are masked alike. Host order. */
 	__u64 src_high, src_low;
 	__u64 dst_high, dst_low;
+	__u64 now;		/* in ns; 0 until now_of() reads the clock */
 	__u32 flow_label;	/* of IPv6 */
 	__u32 seq, ack;		/* of TCP */
 	__u32 fragment_id;

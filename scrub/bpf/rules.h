@@ -25,6 +25,7 @@
 #define CANDIDATE_CALLS 16
 /* Words of a vector: 1,024 awkward records. */
 #define VECTOR_WORDS 16
+#define PROTOCOL_WORDS 4
 #define RULE_NONE 0xffffffff
 /* The result without a matching rule; else order << 32 | action. Its lower half is RULE_NONE. */
 #define NO_RULE (~0ULL)
@@ -57,11 +58,11 @@ struct scrub_vector_field {
 struct scrub_rule_params {
 	struct scrub_buckets index; /* from keys to records */
 	__u64 seed;
-	__u32 used;		/* 0 without rules */
+	/* IPv4, IPv6: a bit for each protocol whose packets a record may match; other packets need no look-up. */
+	__u64 protocols[2][PROTOCOL_WORDS];
 	__u32 reserved;
 	__u32 records;		/* first lines of tables */
-	__u32 filter;
-	__u32 filter_mask;	/* lines less one */
+	__u32 filter_mask;	/* words that are used less one */
 	__u32 awkward;		/* the first awkward record */
 	__u32 tuple_count[2];	/* IPv4, IPv6 */
 	__u32 awkward_best;	/* the lowest order of them; RULE_NONE without */
@@ -75,6 +76,14 @@ struct rule_key {
 	__u64 fields;
 	__u64 words[4];	/* IPv4: src << 32 | dst; IPv6: src_high, src_low, dst_high, dst_low */
 };
+
+/* Returns false if no record matches packets of this one's version and protocol. */
+static __always_inline int has_rules_for(const struct scrub_rule_params *params, const struct scrub_packet *packet)
+{
+	const __u64 *protocols = params->protocols[packet->version == 6];
+
+	return protocols[packet->protocol >> 6] >> (packet->protocol & 63) & 1;
+}
 
 /* Returns the hash of a key in a tuple. As `Tuple::hash` in src/rules/tuple.rs. */
 static __always_inline __u64 tuple_hash(const struct rule_key *key, const struct scrub_tuple *tuple,
@@ -94,13 +103,18 @@ static __always_inline __u64 tuple_hash(const struct rule_key *key, const struct
 	return mixed ^ mixed >> 32;
 }
 
+#define FILTER_WORDS (1 << 15)
+
+/* Two bits of a word for each key. */
+struct scrub_rule_filter {
+	__u64 words[FILTER_WORDS];
+};
+
 /* Returns false if no record has a key of this hash. */
-static __always_inline int may_have_key(void *image, const struct scrub_rule_params *params,
+static __always_inline int may_have_key(const struct scrub_rule_filter *filter, const struct scrub_rule_params *params,
 					__u64 hash)
 {
-	struct scrub_line *line =
-		line_at(image, params->filter + ((__u32)(hash >> 32) & params->filter_mask));
-	__u64 word = line ? line->entries[hash & 7] : 0;
+	__u64 word = filter->words[hash >> 32 & params->filter_mask & (FILTER_WORDS - 1)];
 
 	return word >> (hash >> 3 & 63) & word >> (hash >> 9 & 63) & 1;
 }
@@ -256,7 +270,7 @@ static __always_inline void set_fields(struct rule_scratch *scratch, const struc
 	key->words[3] = packet->dst_low;
 }
 
-static __always_inline struct rule_scratch *scratch_of(void)
+static __always_inline struct rule_scratch *rule_scratch_of(void)
 {
 	__u32 zero = 0;
 

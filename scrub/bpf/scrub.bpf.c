@@ -5,8 +5,8 @@
  *	packet -> parse -> later fragments -> pass sets -> drop sets -> rules -> amplification -> fragments -> TCP -> limits -> default
  *	            `-- the first that decides: drop, answer, return, or resume with the next stage of the chain
  *
- * src/policy/mod.rs describes the order; src/oracle decides alike. All tables are one policy's image: a new policy is
- * written beside the old one, and control.generation switches.
+ * src/policy/mod.rs describes the order; src/oracle decides alike. A new policy's tables are written beside the old ones,
+ * and control.generation switches.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -25,7 +25,9 @@ struct decision {
 	struct scrub_params *params;
 	void *image;
 	struct scrub_packet *packet;
+	struct scrub_scratch *scratch;	/* has the packet */
 	__u32 generation;
+	__u32 side;		/* its lowest bit */
 	__u32 bytes;		/* of the frame */
 	__u32 counter;		/* the cause */
 	__u32 sample;		/* by a rule: 1 in this number */
@@ -38,7 +40,7 @@ struct decision {
 static __always_inline int exceeds(struct decision *it, struct scrub_limit_list list)
 {
 	for (__u32 i = 0; i < LIMITS_MAX && i < list.count; i++) {
-		__u32 counter = scrub_charge(it->packet, it->generation, list.first + i, it->bytes);
+		__u32 counter = scrub_charge(it->packet, it->side, list.first + i, it->bytes);
 
 		if (counter) {
 			it->counter = counter;
@@ -51,10 +53,13 @@ static __always_inline int exceeds(struct decision *it, struct scrub_limit_list 
 /* Drops by a packet's amplification class. Returns XDP_PASS if it goes on. */
 static __always_inline int decide_by_class(struct decision *it, __u32 profile)
 {
-	__u32 class = scrub_amplification(it->ctx, it->packet, it->generation);
 	struct scrub_limit_list list;
 	struct scrub_line *line;
+	__u32 class;
 
+	if (it->packet->transport != IPPROTO_UDP)
+		return XDP_PASS;
+	class = scrub_amplification(it->ctx, it->packet, it->side);
 	if (!class)
 		return XDP_PASS;
 	line = line_at(it->image, profile + 1 + (((class - 1) >> 4) & 1));
@@ -97,7 +102,7 @@ static __always_inline int decide_by_profile(struct decision *it, __u32 number)
 		return XDP_DROP;
 	}
 	if (it->packet->transport == IPPROTO_TCP && (profile->tcp.challenge || profile->tcp.state)) {
-		__u32 cause = scrub_decide_tcp(it->ctx, it->packet, it->generation, first);
+		__u32 cause = scrub_decide_tcp(it->ctx, it->packet, &profile->tcp);
 
 		if (cause) {
 			it->counter = cause;
@@ -123,6 +128,7 @@ static __always_inline int exceeds_limits(struct decision *it, __u32 profile_num
 static __always_inline int apply_rule(struct decision *it, __u32 number, __u32 profile_number, int *verdict)
 {
 	struct scrub_line *line = line_at(it->image, it->params->actions + (number >> 2));
+	struct scrub_profile *profile;
 	struct scrub_action *action;
 	__u32 cause;
 
@@ -133,14 +139,16 @@ static __always_inline int apply_rule(struct decision *it, __u32 number, __u32 p
 	it->sample = action->sample;
 	it->mark = action->mark;
 	if (action->kind == SCRUB_RULE_CONTINUE) {
-		count_at(it->generation, action->counter, it->bytes);
+		count_at(it->side, action->counter, it->bytes);
 		*verdict = XDP_DROP;
 		return exceeds(it, action->limits);
 	}
 	if (action->kind >= SCRUB_RULE_CHALLENGE_A2S) {
-		count_at(it->generation, action->counter, it->bytes);
-		cause = scrub_challenge_udp(it->ctx, it->packet, it->generation, number,
-					    it->params->profiles + profile_number * PROFILE_LINES);
+		count_at(it->side, action->counter, it->bytes);
+		profile = (void *)line_at(it->image, it->params->profiles + profile_number * PROFILE_LINES);
+		if (!profile)
+			return 0;
+		cause = scrub_challenge_udp(it->ctx, it->packet, it->side, number, &profile->tcp);
 		if (!cause)
 			return 0;
 		it->counter = cause;
@@ -155,10 +163,43 @@ static __always_inline int apply_rule(struct decision *it, __u32 number, __u32 p
 
 static __always_inline struct scrub_class class_of(const struct decision *it, __u64 high, __u64 low)
 {
-	__u32 class = it->packet->version == 4 ? scrub_v4_class(it->generation, high >> 32) :
-						 scrub_v6_class(it->generation, high, low);
+	const struct scrub_set_params *sets = &it->params->sets;
+	__u32 is_v6 = it->packet->version == 6;
+	const __u64 *networks = networks_of(it->side, is_v6);
+	struct scrub_v6_first *first;
+	__u32 class = 0;
 
-	return class_at(it->image, &it->params->sets, class);
+	if (!networks)
+		return no_class;
+	/* Most IPv4 addresses end here, without a call. */
+	if (!is_v6 && is_v4_root(networks, sets, it->params->v4_page_of, high >> 32))
+		return sets->v4_root;
+	if (!is_v6) {
+		class = scrub_v4_class(it->side, high >> 32);
+	} else if (has_bit(networks, high >> 40)) {
+		class = scrub_v6_class(it->side, high, low);
+	} else {
+		first = v6_first(it->image, sets, high);
+		class = first ? first->class : 0;
+	}
+	return class_at(it->image, sets, class);
+}
+
+/* Returns the class of a packet's destination. */
+static __always_inline struct scrub_class destination_class(const struct decision *it)
+{
+	const struct scrub_packet *packet = it->packet;
+	struct scrub_last_destination *last = &it->scratch->last;
+
+	if (last->low == packet->dst_low && last->high == packet->dst_high && last->generation == it->generation &&
+	    last->version == packet->version)
+		return last->class;
+	last->class = class_of(it, packet->dst_high, packet->dst_low);
+	last->high = packet->dst_high;
+	last->low = packet->dst_low;
+	last->generation = it->generation;
+	last->version = packet->version;
+	return last->class;
 }
 
 /* Decides by the source's sets. Returns true if one decides. */
@@ -171,21 +212,6 @@ static __always_inline int decide_by_sets(struct decision *it, __u64 sets, int *
 	*verdict = pass ? XDP_PASS : XDP_DROP;
 	it->counter = SCRUB_COUNT_SETS + lowest_bit(pass ?: drop);
 	return 1;
-}
-
-/* Parses all headers of a packet; of one of these tunnels, those of the packet inside. */
-static __always_inline enum scrub_parsed parse_all(struct xdp_md *ctx, struct scrub_packet *packet, __u32 tunnels)
-{
-	enum scrub_parsed result = scrub_parse_network(ctx, packet);
-
-	if (result == SCRUB_PARSED && packet->version == 6)
-		result = scrub_parse_extensions(ctx, packet);
-	if (result == SCRUB_PARSED && tunnels) {
-		result = scrub_parse_tunnel(ctx, packet, tunnels);
-		if (result == SCRUB_PARSED && packet->tunnel)
-			result = scrub_parse_extensions(ctx, packet);
-	}
-	return result == SCRUB_PARSED ? scrub_parse_transport(ctx, packet) : result;
 }
 
 /* Decides on a later fragment whose first one passed: the limits hold for it, too. */
@@ -217,8 +243,8 @@ static __always_inline int decide_protected(struct decision *it, const struct sc
 		return verdict;
 	if (first == SCRUB_FIRST_PASSED)
 		return decide_by_first(it, dst->profile);
-	if (it->params->rules.used) {
-		rule = scrub_rule(it->ctx, packet, it->generation, src.sets, dst->sets);
+	if (has_rules_for(&it->params->rules, packet)) {
+		rule = find_rule(it->ctx, packet, it->side, src.sets, dst->sets);
 		if (rule != RULE_NONE && apply_rule(it, rule, dst->profile, &verdict))
 			return verdict;
 	}
@@ -244,7 +270,7 @@ static __always_inline int decide(struct decision *it)
 	struct scrub_class dst;
 	int verdict;
 
-	it->counter = parse_all(it->ctx, packet, it->params->tunnels);
+	it->counter = scrub_parse(it->ctx, packet, it->params->tunnels);
 	if (it->counter == SCRUB_NOT_IP)
 		return XDP_PASS;
 	if (it->counter != SCRUB_PARSED)
@@ -253,12 +279,12 @@ static __always_inline int decide(struct decision *it)
 	if (is_neighbor_discovery(packet))
 		return XDP_PASS;
 	it->counter = SCRUB_COUNT_UNPROTECTED;
-	dst = class_of(it, packet->dst_high, packet->dst_low);
+	dst = destination_class(it);
 	if (!dst.network && packet->tunnel) {
 		/* A flood of tunnels must not pass because nobody protects what is inside. */
 		__builtin_memset(packet, 0, sizeof(*packet));
-		parse_all(it->ctx, packet, 0);
-		dst = class_of(it, packet->dst_high, packet->dst_low);
+		scrub_parse(it->ctx, packet, 0);
+		dst = destination_class(it);
 	}
 	if (!dst.network)
 		return XDP_PASS;
@@ -266,6 +292,16 @@ static __always_inline int decide(struct decision *it)
 	if (packet->fragment & SCRUB_FIRST_FRAGMENT)
 		scrub_remember_first(packet, verdict != XDP_PASS);
 	return return_path.interface ? check_return(it, verdict) : verdict;
+}
+
+/* Returns a random number. The kernel's helper costs a call for each packet. */
+static __always_inline __u32 next_random(struct scrub_scratch *scratch)
+{
+	if (!scratch->random)
+		scratch->random = (__u64)bpf_get_prandom_u32() << 32 | 1;
+	/* Knuth's MMIX: The Art of Computer Programming, 3.3.4, table 1. */
+	scratch->random = scratch->random * 6364136223846793005ULL + 1442695040888963407ULL;
+	return scratch->random >> 32;
 }
 
 /* Samples a frame, if its rule or verdict asks for it. */
@@ -280,7 +316,8 @@ static __always_inline void sample(const struct decision *it, int verdict)
 	};
 	__u64 bytes = it->bytes < SAMPLE_BYTES ? it->bytes : SAMPLE_BYTES;
 
-	if (!rate || bpf_get_prandom_u32() % rate)
+	/* The upper half of the product is 0 for one of `rate` random numbers. */
+	if (!rate || (__u64)next_random(it->scratch) * rate >> 32)
 		return;
 	head.time = bpf_ktime_get_ns();
 	bpf_perf_event_output(it->ctx, &scrub_samples, BPF_F_CURRENT_CPU | bytes << 32, &head, sizeof(head));
@@ -294,12 +331,14 @@ static __always_inline int begin(struct decision *it, struct xdp_md *ctx)
 	it->ctx = ctx;
 	it->bytes = frame_bytes(ctx);
 	it->mark = NO_MARK;
-	it->generation = *(volatile __u32 *)&control.generation & 1;
-	it->params = params_of(it->generation);
-	it->image = image_of(it->generation);
-	it->packet = bpf_map_lookup_elem(&scrub_packet, &zero);
-	if (!it->packet)
+	it->generation = *(volatile __u32 *)&control.generation;
+	it->side = it->generation & 1;
+	it->params = params_of(it->side);
+	it->image = image_of(it->side);
+	it->scratch = bpf_map_lookup_elem(&scrub_scratch, &zero);
+	if (!it->scratch)
 		return 0;
+	it->packet = &it->scratch->packet;
 	__builtin_memset(it->packet, 0, sizeof(*it->packet));
 	return it->params && it->image;
 }
@@ -315,7 +354,7 @@ static __always_inline int answer(const struct decision *it)
 	case SCRUB_COUNT_CACHED_A2S:
 		return scrub_answer_from_cache(it->ctx, it->packet);
 	default:
-		return scrub_answer(it->ctx, it->packet);
+		return scrub_answer_by_cookie(it->ctx, it->packet) ? XDP_TX : scrub_answer(it->ctx, it->packet);
 	}
 }
 
@@ -352,7 +391,7 @@ int scrub_stage(struct xdp_md *ctx)
 	if (!begin(&it, ctx))
 		return sluice_resume(ctx);
 	verdict = decide(&it);
-	count_at(it.generation, it.counter, it.bytes);
+	count_at(it.side, it.counter, it.bytes);
 	sample(&it, verdict);
 	verdict = control.monitor ? pass(&it) : act(&it, verdict);
 	if (tally) {
@@ -378,7 +417,7 @@ int scrub_rehearse(struct xdp_md *ctx)
 	if (!begin(&it, ctx))
 		return XDP_ABORTED;
 	verdict = decide(&it);
-	count_at(it.generation, it.counter, it.bytes);
+	count_at(it.side, it.counter, it.bytes);
 	rehearsed_counter = it.counter;
 	return act(&it, verdict);
 }

@@ -35,45 +35,48 @@ struct scrub_class {
 };
 
 struct scrub_set_params {
-	__u32 v4_bitmap;	/* the first lines of tables */
-	__u32 v4_index;		/* a page's distance from v4_pages for each /16 */
-	__u32 v4_pages;		/* a class for each /24 of a /16 */
+	/* The first lines of tables. */
+	__u32 v4_pages;		/* of a /16: a class for each /24 */
 	__u32 v6_first;
-	__u32 v6_bitmap;
 	__u32 v6_prefixes;
 	__u32 v6_length_count;
 	__u32 classes;
-	__u32 v4_root;		/* the class of all addresses that the bitmap has not */
-	__u32 v4_root_page;	/* the page of /16s that have this class alone */
+	__u32 v4_root_page;	/* the distance of the page of /16s that have the class v4_root alone */
+	struct scrub_class v4_root; /* of all IPv4 addresses whose /24 has no bit */
 	struct scrub_buckets v4_longer;
 	struct scrub_buckets v6_index;
 	__u64 v6_seed;
 	__u8 v6_lengths[V6_LENGTHS]; /* those of prefixes longer than 16, from the longest */
 };
 
-/* Returns true if a bitmap has the bit of a network of 24 bits. */
-static __always_inline int has_bit(void *image, __u32 bitmap, __u32 network)
-{
-	struct scrub_line *line = line_at(image, bitmap + (network >> 9));
+#define NETWORK_WORDS (1 << 18)
 
-	return line && line->entries[network >> 6 & 7] >> (network & 63) & 1;
+/* A bit for each network of 24 bits: its class is not v4_root; of IPv6, a prefix longer than 16 bits touches it. */
+struct scrub_networks {
+	__u64 bits[NETWORK_WORDS];
+};
+
+static __always_inline int has_bit(const __u64 *bits, __u32 network)
+{
+	return bits[network >> 6 & (NETWORK_WORDS - 1)] >> (network & 63) & 1;
 }
 
-/* Returns the class of an address in host order. */
-static __always_inline __u32 v4_class(void *image, const struct scrub_set_params *params,
+/* Returns true if an address in host order has the class v4_root. */
+static __always_inline int is_v4_root(const __u64 *bits, const struct scrub_set_params *params, const __u32 *page_of,
 				      __u32 address)
 {
-	__u32 network = address >> 8, page;
+	return page_of[address >> 16 & 0xffff] == params->v4_root_page || !has_bit(bits, address >> 8);
+}
+
+/* Returns the class of an address in host order that has another one than v4_root. */
+static __always_inline __u32 v4_class(void *image, const struct scrub_set_params *params, const __u32 *page_of,
+				      __u32 address)
+{
+	__u32 network = address >> 8, page = page_of[address >> 16 & 0xffff];
 	struct scrub_line *line;
 	__u64 entry, lengths;
 	__u32 class;
 
-	line = line_at(image, params->v4_index + (network >> 12));
-	if (!line)
-		return 0;
-	page = ((__u32 *)line)[network >> 8 & 15];
-	if (page == params->v4_root_page || !has_bit(image, params->v4_bitmap, network))
-		return params->v4_root;
 	line = line_at(image, params->v4_pages + page + (network >> 5 & 7));
 	if (!line)
 		return 0;
@@ -120,21 +123,13 @@ static __always_inline struct v6_address v6_masked(const struct v6_address *addr
 	return masked;
 }
 
-/*
- * Copies the entry of an address's /16, which has the class of prefixes up to 16 bits. Returns true if longer prefixes may
- * have the address.
- */
-static __always_inline int v6_first(void *image, const struct scrub_set_params *params, __u64 high,
-				    struct scrub_v6_first *first)
+/* Returns the entry of an address's /16, which has the class of prefixes up to 16 bits; NULL if the image has ended. */
+static __always_inline struct scrub_v6_first *v6_first(void *image, const struct scrub_set_params *params, __u64 high)
 {
 	__u32 key = high >> 48;
-	struct scrub_line *line;
+	struct scrub_line *line = line_at(image, params->v6_first + (key >> 1));
 
-	line = image ? line_at(image, params->v6_first + (key >> 1)) : 0;
-	if (!line)
-		return 0;
-	*first = *(struct scrub_v6_first *)&line->entries[(key & 1) * 4];
-	return (first->lengths[0] | first->lengths[1]) && has_bit(image, params->v6_bitmap, high >> 40);
+	return line ? (void *)&line->entries[(key & 1) * 4] : 0;
 }
 
 /* Returns the class of a prefix that has the address, and V6_FOUND; 0 if it is not in the table. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * The stages are global functions: the verifier checks each once, whatever calls it. They look up the parameters and the
- * image by the generation that the packet began with.
+ * The stages are global functions: the verifier checks each once, whatever calls it. A function cannot get a map, so they
+ * look up the image by the side of the generation that the packet began with.
  */
 #ifndef SCRUB_STAGES_H
 #define SCRUB_STAGES_H
@@ -9,15 +9,6 @@
 #include "limits.h"
 #include "fragments.h"
 #include "maps.h"
-
-/* Parses a frame up to its transport header. Returns enum scrub_parsed. */
-__noinline int scrub_parse_network(struct xdp_md *ctx, struct scrub_packet *packet)
-{
-	if (!packet)
-		return SCRUB_TRUNCATED;
-	return parse_network(packet, (void *)(long)ctx->data, (void *)(long)ctx->data_end,
-			     frame_bytes(ctx));
-}
 
 /* Parses an IPv6 extension header. Returns enum scrub_parsed. */
 __noinline int scrub_parse_extension(struct xdp_md *ctx, struct scrub_packet *packet)
@@ -51,52 +42,64 @@ __noinline int scrub_parse_tunnel(struct xdp_md *ctx, struct scrub_packet *packe
 	return parse_tunnel(packet, (void *)(long)ctx->data, (void *)(long)ctx->data_end);
 }
 
-/* Parses the transport header, and checks all fields. Returns enum scrub_parsed. */
-__noinline int scrub_parse_transport(struct xdp_md *ctx, struct scrub_packet *packet)
+/* Parses all headers of a packet, and checks their fields; of one of these tunnels, those of the packet inside. */
+__noinline int scrub_parse(struct xdp_md *ctx, struct scrub_packet *packet, __u32 tunnels)
 {
-	enum scrub_parsed result = SCRUB_PARSED;
+	int result;
 
 	if (!packet)
 		return SCRUB_TRUNCATED;
-	if (!(packet->fragment & SCRUB_LATER_FRAGMENT))
+	result = parse_network(packet, (void *)(long)ctx->data, (void *)(long)ctx->data_end, frame_bytes(ctx));
+	if (result == SCRUB_PARSED && packet->version == 6)
+		result = scrub_parse_extensions(ctx, packet);
+	if (result == SCRUB_PARSED && tunnels) {
+		result = scrub_parse_tunnel(ctx, packet, tunnels);
+		if (result == SCRUB_PARSED && packet->tunnel)
+			result = scrub_parse_extensions(ctx, packet);
+	}
+	if (result == SCRUB_PARSED && !(packet->fragment & SCRUB_LATER_FRAGMENT))
 		result = parse_transport(packet, (void *)(long)ctx->data, (void *)(long)ctx->data_end);
 	return result == SCRUB_PARSED ? check_fields(packet) : result;
 }
 
-/* Returns the class of an IPv4 address. */
-__noinline __u32 scrub_v4_class(__u32 generation, __u32 address)
+/* Returns the class of an IPv4 address that has another one than v4_root. */
+__noinline __u32 scrub_v4_class(__u32 side, __u32 address)
 {
-	struct scrub_params *params = params_of(generation);
-	void *image = image_of(generation);
+	struct scrub_params *params = params_of(side);
+	void *image = image_of(side);
 
-	return params && image ? v4_class(image, &params->sets, address) : 0;
+	return params && image ? v4_class(image, &params->sets, params->v4_page_of, address) : 0;
 }
 
 /* Returns the class of an IPv6 prefix, and V6_FOUND; 0 if it is not in the table. */
-__noinline __u32 scrub_v6_prefix(__u32 generation, __u64 high, __u64 low, __u32 length)
+__noinline __u32 scrub_v6_prefix(__u32 side, __u64 high, __u64 low, __u32 length)
 {
-	struct scrub_params *params = params_of(generation);
+	struct scrub_params *params = params_of(side);
 	struct v6_address address = { .high = high, .low = low };
-	void *image = image_of(generation);
+	void *image = image_of(side);
 
 	return params && image ? v6_prefix(image, &params->sets, &address, length) : 0;
 }
 
-/* Returns the class of an IPv6 address. */
-__noinline __u32 scrub_v6_class(__u32 generation, __u64 high, __u64 low)
+/* Returns the class of an IPv6 address whose /24 has a bit. */
+__noinline __u32 scrub_v6_class(__u32 side, __u64 high, __u64 low)
 {
-	struct scrub_params *params = params_of(generation);
-	struct scrub_v6_first first = {};
+	struct scrub_params *params = params_of(side);
+	struct scrub_v6_first first = {}, *entry;
+	void *image = image_of(side);
 	__u32 found;
 
-	if (!params || !v6_first(image_of(generation), &params->sets, high, &first))
-		return first.class;
+	if (!params || !image)
+		return 0;
+	entry = v6_first(image, &params->sets, high);
+	if (entry)
+		first = *entry;
 	for (__u32 at = 0; at < V6_LENGTHS && at < params->sets.v6_length_count; at++) {
 		__u32 bit = params->sets.v6_lengths[at] - 1;
 
 		if (!(first.lengths[bit >> 6 & 1] >> (bit & 63) & 1))
 			continue;
-		found = scrub_v6_prefix(generation, high, low, bit + 1);
+		found = scrub_v6_prefix(side, high, low, bit + 1);
 		if (found & V6_FOUND)
 			return found & ~V6_FOUND;
 	}
@@ -104,10 +107,10 @@ __noinline __u32 scrub_v6_class(__u32 generation, __u64 high, __u64 low)
 }
 
 /* Charges a packet to a limit. Returns the limit's counter if the packet exceeds it; 0 if not. */
-__noinline __u32 scrub_charge(struct scrub_packet *packet, __u32 generation, __u32 number, __u32 bytes)
+__noinline __u32 scrub_charge(struct scrub_packet *packet, __u32 side, __u32 number, __u32 bytes)
 {
-	struct scrub_params *params = params_of(generation);
-	void *image = image_of(generation);
+	struct scrub_params *params = params_of(side);
+	void *image = image_of(side);
 	struct scrub_limit *limit;
 	struct scrub_line *line;
 	__u64 now;
@@ -118,24 +121,24 @@ __noinline __u32 scrub_charge(struct scrub_packet *packet, __u32 generation, __u
 	if (!line)
 		return 0;
 	limit = (void *)&line->entries[(number & 1) * 4];
-	now = now_ns() * 16;
+	now = now_of(packet) * 16;
 	if (limit_conforms(limit, packet, bytes, now, control.secrets, control.limit_mask))
 		return 0;
 	return limit->counter;
 }
 
-/* Returns the amplification class of a packet, from 1; 0 for none. */
-__noinline __u32 scrub_amplification(struct xdp_md *ctx, struct scrub_packet *packet, __u32 generation)
+/* Returns the amplification class of a packet of UDP, from 1; 0 for none. */
+__noinline __u32 scrub_amplification(struct xdp_md *ctx, struct scrub_packet *packet, __u32 side)
 {
 	void *start = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	struct scrub_params *params = params_of(generation);
+	struct scrub_params *params = params_of(side);
 	const struct scrub_amplification *class;
-	void *image = image_of(generation);
+	void *image = image_of(side);
 	struct scrub_line *line;
 	__u32 number, at;
 	__u8 *byte;
 
-	if (!packet || !params || !image || packet->transport != IPPROTO_UDP)
+	if (!packet || !params || !image)
 		return 0;
 	line = line_at(image, params->ports + (packet->sport >> 6));
 	number = line ? ((__u8 *)line)[packet->sport & 63] : 0;
@@ -173,11 +176,11 @@ static __always_inline struct rule_query query_of(struct xdp_md *ctx, struct scr
 }
 
 /* Compares the records that have a packet's key in a tuple, which has this hash. */
-__noinline int scrub_rules_with_key(struct xdp_md *ctx, struct scrub_packet *packet, __u32 generation, __u64 hash)
+__noinline int scrub_rules_with_key(struct xdp_md *ctx, struct scrub_packet *packet, __u32 side, __u64 hash)
 {
-	struct scrub_params *params = params_of(generation);
-	struct rule_scratch *scratch = scratch_of();
-	void *image = image_of(generation);
+	struct scrub_params *params = params_of(side);
+	struct rule_scratch *scratch = rule_scratch_of();
+	void *image = image_of(side);
 	struct rule_query query;
 
 	if (!packet || !params || !image || !scratch)
@@ -188,12 +191,12 @@ __noinline int scrub_rules_with_key(struct xdp_md *ctx, struct scrub_packet *pac
 }
 
 /* Finds the first rule with a key. Returns true if one of the others may be before it. */
-__noinline int scrub_keyed_rule(struct xdp_md *ctx, struct scrub_packet *packet, __u32 generation,
+__noinline int scrub_keyed_rule(struct xdp_md *ctx, struct scrub_packet *packet, __u32 side,
 				__u64 src_sets, __u64 dst_sets)
 {
-	struct scrub_params *params = params_of(generation);
-	struct rule_scratch *scratch = scratch_of();
-	void *image = image_of(generation);
+	struct scrub_params *params = params_of(side);
+	struct rule_scratch *scratch = rule_scratch_of();
+	void *image = image_of(side);
 	__u32 first, count;
 
 	if (!packet || !params || !image || !scratch)
@@ -210,18 +213,18 @@ __noinline int scrub_keyed_rule(struct xdp_md *ctx, struct scrub_packet *packet,
 		if (tuple->best >= scratch->found >> 32)
 			break;
 		hash = tuple_hash(&scratch->key, tuple, first + at, params->rules.seed);
-		if (may_have_key(image, &params->rules, hash))
-			scrub_rules_with_key(ctx, packet, generation, hash);
+		if (may_have_key(&params->filter, &params->rules, hash))
+			scrub_rules_with_key(ctx, packet, side, hash);
 	}
 	return params->rules.awkward_best < scratch->found >> 32;
 }
 
 /* Begins with rules without a key. Not called by scrub_keyed_rule(), because a chain of calls has 512 bytes of stack. */
-__noinline int scrub_first_candidates(struct scrub_packet *packet, __u32 generation)
+__noinline int scrub_first_candidates(struct scrub_packet *packet, __u32 side)
 {
-	struct scrub_params *params = params_of(generation);
-	struct rule_scratch *scratch = scratch_of();
-	void *image = image_of(generation);
+	struct scrub_params *params = params_of(side);
+	struct rule_scratch *scratch = rule_scratch_of();
+	void *image = image_of(side);
 
 	if (packet && params && image && scratch)
 		scratch->summary = combine_vectors(image, &params->rules, packet, scratch);
@@ -229,11 +232,11 @@ __noinline int scrub_first_candidates(struct scrub_packet *packet, __u32 generat
 }
 
 /* Goes on with rules without a key. Returns true at the end. */
-__noinline int scrub_next_candidates(struct xdp_md *ctx, struct scrub_packet *packet, __u32 generation)
+__noinline int scrub_next_candidates(struct xdp_md *ctx, struct scrub_packet *packet, __u32 side)
 {
-	struct scrub_params *params = params_of(generation);
-	struct rule_scratch *scratch = scratch_of();
-	void *image = image_of(generation);
+	struct scrub_params *params = params_of(side);
+	struct rule_scratch *scratch = rule_scratch_of();
+	void *image = image_of(side);
 	struct rule_query query;
 
 	if (!packet || !params || !image || !scratch)
@@ -243,17 +246,17 @@ __noinline int scrub_next_candidates(struct xdp_md *ctx, struct scrub_packet *pa
 }
 
 /* Returns the number of the first rule that matches; RULE_NONE if none. */
-__noinline __u32 scrub_rule(struct xdp_md *ctx, struct scrub_packet *packet, __u32 generation,
-			    __u64 src_sets, __u64 dst_sets)
+static __always_inline __u32 find_rule(struct xdp_md *ctx, struct scrub_packet *packet, __u32 side,
+				       __u64 src_sets, __u64 dst_sets)
 {
-	struct rule_scratch *scratch = scratch_of();
+	struct rule_scratch *scratch = rule_scratch_of();
 
-	if (!packet || !scratch)
+	if (!scratch)
 		return RULE_NONE;
-	if (scrub_keyed_rule(ctx, packet, generation, src_sets, dst_sets)) {
-		scrub_first_candidates(packet, generation);
+	if (scrub_keyed_rule(ctx, packet, side, src_sets, dst_sets)) {
+		scrub_first_candidates(packet, side);
 		for (int i = 0; i < CANDIDATE_CALLS; i++) {
-			if (scrub_next_candidates(ctx, packet, generation))
+			if (scrub_next_candidates(ctx, packet, side))
 				break;
 		}
 	}
@@ -264,14 +267,14 @@ __noinline __u32 scrub_rule(struct xdp_md *ctx, struct scrub_packet *packet, __u
 __noinline int scrub_remember_first(struct scrub_packet *packet, int dropped)
 {
 	if (packet)
-		remember_first(packet, dropped, now_ns(), control.secrets);
+		remember_first(packet, dropped, now_of(packet), control.secrets);
 	return 0;
 }
 
 /* Returns what is known of a later fragment's first one: enum scrub_first. */
 __noinline int scrub_follow_first(struct scrub_packet *packet)
 {
-	return packet ? follow_first(packet, now_ns(), control.secrets) : SCRUB_FIRST_UNKNOWN;
+	return packet ? follow_first(packet, now_of(packet), control.secrets) : SCRUB_FIRST_UNKNOWN;
 }
 
 /* Sets the DSCP of a packet. */

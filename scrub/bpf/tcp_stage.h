@@ -10,11 +10,12 @@
 /* Returns enum scrub_proof of a packet's source. */
 __noinline int scrub_proof_of(struct scrub_packet *packet)
 {
-	__u64 key, now = now_ns();
 	struct slot *slot;
+	__u64 key, now;
 
 	if (!packet)
 		return SCRUB_PROOF_NONE;
+	now = now_of(packet);
 	key = source_key(packet, control.secrets);
 	slot = may_be_verified(key, now) ? living_slot(&scrub_sources, key, control.limit_mask, now) : 0;
 	if (!slot)
@@ -25,10 +26,11 @@ __noinline int scrub_proof_of(struct scrub_packet *packet)
 /* Marks a packet's source as verified for some time. */
 __noinline int scrub_verify(struct scrub_packet *packet, __u64 time, int weak)
 {
-	__u64 key, now = now_ns();
+	__u64 key, now;
 
 	if (!packet)
 		return 0;
+	now = now_of(packet);
 	key = source_key(packet, control.secrets);
 	extend_source_end(key, now + time);
 	insert_slot(&scrub_sources, key, control.limit_mask, now, ((now + time) & ~TIME_FLAGS) | (weak ? WEAK : 0));
@@ -36,13 +38,11 @@ __noinline int scrub_verify(struct scrub_packet *packet, __u64 time, int weak)
 }
 
 /* Looks up a packet's flow, which then stays known. Returns enum scrub_flow. */
-__noinline int scrub_find_flow(struct scrub_packet *packet)
+static __always_inline int find_flow(struct scrub_packet *packet)
 {
-	__u64 now = now_ns(), time;
+	__u64 now = now_of(packet), time;
 	struct slot *slot;
 
-	if (!packet)
-		return SCRUB_FLOW_UNKNOWN;
 	slot = living_slot(&scrub_flows, flow_key(packet, SALT_FLOW, control.secrets), control.flow_mask, now);
 	if (!slot)
 		return SCRUB_FLOW_UNKNOWN;
@@ -53,29 +53,28 @@ __noinline int scrub_find_flow(struct scrub_packet *packet)
 	return SCRUB_FLOW_KNOWN;
 }
 
+/* As find_flow(), not inlined: for rare packets. */
+__noinline int scrub_find_flow(struct scrub_packet *packet)
+{
+	return packet ? find_flow(packet) : SCRUB_FLOW_UNKNOWN;
+}
+
 /* Learns a packet's flow, by a SYN that passed or by another packet. */
 __noinline int scrub_learn_flow(struct scrub_packet *packet, int by_syn)
 {
-	__u64 now = now_ns();
+	__u64 now;
 
-	if (packet)
-		insert_slot(&scrub_flows, flow_key(packet, SALT_FLOW, control.secrets), control.flow_mask, now,
-			    ((now + FLOW_IDLE_TIME) & ~TIME_FLAGS) | WEAK | (by_syn ? 0 : UNPROVEN));
+	if (!packet)
+		return 0;
+	now = now_of(packet);
+	insert_slot(&scrub_flows, flow_key(packet, SALT_FLOW, control.secrets), control.flow_mask, now,
+		    ((now + FLOW_IDLE_TIME) & ~TIME_FLAGS) | WEAK | (by_syn ? 0 : UNPROVEN));
 	return 0;
 }
 
-static __always_inline struct scrub_tcp *tcp_of(__u32 generation, __u32 profile)
-{
-	void *image = image_of(generation);
-	struct scrub_line *line = image ? line_at(image, profile) : 0;
-
-	return line ? &((struct scrub_profile *)line)->tcp : 0;
-}
-
 /* Counts a packet to its destination, as enum scrub_meter_kind. Returns the destination's level. */
-__noinline __u32 scrub_measure(struct scrub_packet *packet, __u32 generation, __u32 profile, __u32 kind)
+__noinline __u32 scrub_measure(struct scrub_packet *packet, struct scrub_tcp *tcp, __u32 kind)
 {
-	struct scrub_tcp *tcp = tcp_of(generation, profile);
 	struct scrub_meter *meter;
 
 	if (!packet || !tcp)
@@ -84,7 +83,7 @@ __noinline __u32 scrub_measure(struct scrub_packet *packet, __u32 generation, __
 	if (!meter)
 		return 0;
 	return measure(meter, tcp, kind == SCRUB_METER_SYNS ? SCRUB_LEVEL_ANSWER : SCRUB_LEVEL_RETRANSMIT,
-		       now_ns() / SECOND);
+		       now_of(packet) / SECOND);
 }
 
 /* Returns the level of a packet's destination, without counting the packet. */
@@ -95,7 +94,7 @@ __noinline __u32 scrub_level(struct scrub_packet *packet, __u32 kind)
 	if (!packet)
 		return 0;
 	meter = meter_of(packet, kind, 0, control.secrets);
-	return meter ? level_of(meter, now_ns() / SECOND) : 0;
+	return meter ? level_of(meter, now_of(packet) / SECOND) : 0;
 }
 
 /* Remembers a SYN. Returns enum scrub_syn. */
@@ -113,7 +112,7 @@ __noinline int scrub_remember_syn(struct scrub_packet *packet)
 	places[1] = bpf_map_lookup_elem(&scrub_syns, &at);
 	if (!places[0] || !places[1])
 		return SCRUB_SYN_NO_ROOM;
-	return remember_syn(places, key >> 32 | 1, now_ns());
+	return remember_syn(places, key >> 32 | 1, now_of(packet));
 }
 
 /* Returns the hash of a packet's addresses and ports in an epoch. */
@@ -125,17 +124,17 @@ __noinline __u64 scrub_cookie(struct scrub_packet *packet, __u64 epoch)
 /* Returns true if a reset answers a challenge of this epoch or the last one. */
 __noinline int scrub_answers_challenge(struct scrub_packet *packet)
 {
-	__u64 epoch = now_ns() >> EPOCH_BITS;
+	__u64 epoch;
 
 	if (!packet)
 		return 0;
+	epoch = now_of(packet) >> EPOCH_BITS;
 	return !((packet->seq ^ (__u32)scrub_cookie(packet, epoch)) & ~COOKIE_FLIP) ||
 	       !((packet->seq ^ (__u32)scrub_cookie(packet, epoch - 1)) & ~COOKIE_FLIP);
 }
 
 /* Decides on a SYN. Returns the cause if it does not pass; 0 if it does. */
-static __always_inline __u32 decide_syn(struct scrub_packet *packet, const struct scrub_tcp *tcp,
-					__u32 generation, __u32 profile)
+static __always_inline __u32 decide_syn(struct scrub_packet *packet, struct scrub_tcp *tcp)
 {
 	__u32 level = SCRUB_LEVEL_ANSWER, proof;
 
@@ -145,7 +144,7 @@ static __always_inline __u32 decide_syn(struct scrub_packet *packet, const struc
 	if (proof == SCRUB_PROOF_STRONG)
 		return 0;
 	if (tcp->challenge == SCRUB_CHALLENGE_AUTO)
-		level = scrub_measure(packet, generation, profile, SCRUB_METER_SYNS);
+		level = scrub_measure(packet, tcp, SCRUB_METER_SYNS);
 	/* No answer leaves by the tunnel. */
 	if (packet->tunnel && level == SCRUB_LEVEL_ANSWER)
 		level = SCRUB_LEVEL_RETRANSMIT;
@@ -169,7 +168,7 @@ static __always_inline __u32 decide_syn(struct scrub_packet *packet, const struc
 static __always_inline int may_acknowledge(struct scrub_packet *packet, const struct scrub_tcp *tcp)
 {
 	if ((packet->tcp_flags & (TCP_RST | SYN_ACK)) != TCP_ACK || tcp->challenge == SCRUB_CHALLENGE_OFF ||
-	    *(volatile __u64 *)&handover.until <= now_ns())
+	    *(volatile __u64 *)&handover.until <= now_of(packet))
 		return 0;
 	if (cookies != SCRUB_COOKIES_KERNEL)
 		return 1;
@@ -178,16 +177,15 @@ static __always_inline int may_acknowledge(struct scrub_packet *packet, const st
 }
 
 /* Decides on a TCP packet. Returns the cause if it does not go on; 0 if it does. */
-__noinline __u32 scrub_decide_tcp(struct xdp_md *ctx, struct scrub_packet *packet, __u32 generation, __u32 profile)
+__noinline __u32 scrub_decide_tcp(struct xdp_md *ctx, struct scrub_packet *packet, struct scrub_tcp *tcp)
 {
-	struct scrub_tcp *tcp = tcp_of(generation, profile);
 	__u32 cause, flow, acknowledged;
 
 	if (!packet || !tcp)
 		return 0;
 	if ((packet->tcp_flags & SYN_ACK) == TCP_SYN) {
 		packet->handover = tcp->handover;
-		cause = decide_syn(packet, tcp, generation, profile);
+		cause = decide_syn(packet, tcp);
 		if (!cause && tcp->state && scrub_find_flow(packet) != SCRUB_FLOW_KNOWN)
 			scrub_learn_flow(packet, 1);
 		return cause;
@@ -208,14 +206,14 @@ __noinline __u32 scrub_decide_tcp(struct xdp_md *ctx, struct scrub_packet *packe
 	}
 	if (!tcp->state)
 		return 0;
-	flow = scrub_find_flow(packet);
+	flow = find_flow(packet);
 	if (flow == SCRUB_FLOW_KNOWN)
 		return 0;
 	/* Its first packet has counted. */
 	if (flow == SCRUB_FLOW_UNPROVEN && !scrub_level(packet, SCRUB_METER_UNKNOWN))
 		return 0;
-	if (scrub_measure(packet, generation, profile, SCRUB_METER_UNKNOWN) &&
-	    now_ns() >= *(volatile __u64 *)&control.learn_until)
+	if (scrub_measure(packet, tcp, SCRUB_METER_UNKNOWN) &&
+	    now_of(packet) >= *(volatile __u64 *)&control.learn_until)
 		return SCRUB_COUNT_UNKNOWN_FLOW;
 	if (packet->tcp_flags & TCP_ACK && flow == SCRUB_FLOW_UNKNOWN)
 		scrub_learn_flow(packet, 0);
@@ -223,16 +221,14 @@ __noinline __u32 scrub_decide_tcp(struct xdp_md *ctx, struct scrub_packet *packe
 }
 
 /*
- * Turns a SYN's frame into the answer. Returns XDP_DROP if it cannot be sent: the policy has counted it as answered, the
+ * Turns a SYN's frame into a challenge, if no SYN cookie has answered it. Returns XDP_DROP if it cannot be sent: the policy has counted it as answered, the
  * stage's counters have the drop.
  */
 __noinline int scrub_answer(struct xdp_md *ctx, struct scrub_packet *packet)
 {
 	if (!packet)
 		return XDP_DROP;
-	if (scrub_answer_by_cookie(ctx, packet))
-		return XDP_TX;
-	return write_answer(ctx, packet, frame_bytes(ctx), scrub_cookie(packet, now_ns() >> EPOCH_BITS)) ? XDP_TX :
+	return write_answer(ctx, packet, frame_bytes(ctx), scrub_cookie(packet, now_of(packet) >> EPOCH_BITS)) ? XDP_TX :
 													 XDP_DROP;
 }
 

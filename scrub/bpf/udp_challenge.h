@@ -129,28 +129,27 @@ __noinline int scrub_measure_queries(struct scrub_packet *packet, __u32 kind, __
 	if (!packet)
 		return 0;
 	meter = meter_of(packet, SCRUB_METER_QUERIES, (__u64)kind << 32 | above, control.secrets);
-	return meter && measure(meter, &rates, SCRUB_LEVEL_RETRANSMIT, now_ns() / SECOND);
+	return meter && measure(meter, &rates, SCRUB_LEVEL_RETRANSMIT, now_of(packet) / SECOND);
 }
 
 /* Returns true for the cookie of this epoch or the last one. */
 static __always_inline int is_cookie(struct scrub_packet *packet, __u32 number)
 {
-	__u64 epoch = now_ns() >> EPOCH_BITS;
+	__u64 epoch = now_of(packet) >> EPOCH_BITS;
 
 	return number == (__u32)scrub_cookie(packet, epoch) || number == (__u32)scrub_cookie(packet, epoch - 1);
 }
 
 /*
- * Decides on a packet that a rule with a challenge matched; `profile` is the destination's. Returns the cause if it is
- * answered; 0 if it goes on.
+ * Decides on a packet that a rule with a challenge matched; `tcp` is of the destination's profile. Returns the cause if
+ * it is answered; 0 if it goes on.
  */
-__noinline __u32 scrub_challenge_udp(struct xdp_md *ctx, struct scrub_packet *packet, __u32 generation, __u32 rule,
-				     __u32 profile)
+__noinline __u32 scrub_challenge_udp(struct xdp_md *ctx, struct scrub_packet *packet, __u32 side, __u32 rule,
+				     struct scrub_tcp *tcp)
 {
 	void *start = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	struct scrub_params *params = params_of(generation);
-	struct scrub_tcp *tcp = tcp_of(generation, profile);
-	void *image = image_of(generation);
+	struct scrub_params *params = params_of(side);
+	void *image = image_of(side);
 	const struct scrub_action *action;
 	__u64 number = A2S_NO_CHALLENGE;
 	struct scrub_line *line;
@@ -195,7 +194,7 @@ __noinline int scrub_answer_a2s(struct xdp_md *ctx, struct scrub_packet *packet)
 
 	if (!packet)
 		return XDP_DROP;
-	cookie = scrub_cookie(packet, now_ns() >> EPOCH_BITS);
+	cookie = scrub_cookie(packet, now_of(packet) >> EPOCH_BITS);
 	/* The number is at an odd offset. */
 	sum = 2 * 0xffff + ('A' << 8 | cookie >> 24) + (cookie >> 8 & 0xffff) + (cookie << 8 & 0xff00);
 	if (!scrub_begin_udp_answer(ctx, packet, sizeof(*answer), sum))

@@ -1,7 +1,7 @@
-//! The image: all tables of a policy in one array of 64-byte lines, as the XDP program reads them.
+//! The image: most tables of a policy in one array of 64-byte lines, as the XDP program reads them.
 //!
 //! ```text
-//!   params --> first line of each table      (small, one value)
+//!   params --> first line of each table      (one value)
 //!   image  --> [ line | line | line | ... ]  (one array map, written once)
 //! ```
 //!
@@ -20,7 +20,7 @@ impl Line {
     pub const ZERO: Self = Self([0; LINE_BYTES]);
 }
 
-/// The lines of all tables.
+/// The lines of tables.
 #[derive(Debug, Default)]
 pub struct Image {
     lines: Vec<Line>,

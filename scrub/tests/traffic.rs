@@ -263,15 +263,21 @@ struct Seen {
     flood: u64,
     resets: u64,
     syns: u64,
+    /// Packets that did not fit into the ring.
+    lost: u64,
 }
 
 /// Counts what the right host's stack gets until `over`.
 fn tap(mut port: Port, over: &AtomicBool) -> Seen {
     let (queue, mut seen) = (&mut port.queues[0], Seen::default());
+    let mut all = 0;
     loop {
         let last = over.load(Ordering::Relaxed);
         if queue.sync_rx().unwrap() == 0 {
-            if last {
+            // The kernel keeps a block of packets until it is full, or for some time.
+            let stats = queue.stats().unwrap();
+            if last && all + stats.dropped_ring_full >= stats.received {
+                seen.lost = stats.dropped_ring_full;
                 return seen;
             }
             queue.wait_rx(Wait::default(), Duration::from_millis(5)).unwrap();
@@ -287,6 +293,7 @@ fn tap(mut port: Port, over: &AtomicBool) -> Seen {
             seen.syns += u64::from(packet.tcp_flags & 0x12 == 2);
         }
         let slots = queue.rx().available();
+        all += u64::from(slots);
         queue.rx_mut().release(slots);
     }
 }
@@ -339,7 +346,8 @@ fn connections_succeed(mode: Mode) {
         assert_eq!((seen.flood, seen.resets), (0, 0), "{address}");
         // A client that waits for a CPU may repeat a SYN once more.
         let repeated = 1 + connections / 100;
-        assert!((connections..=connections + repeated).contains(&seen.syns), "{address}: {seen:?}");
+        let least = connections - seen.lost.min(connections);
+        assert!((least..=connections + repeated).contains(&seen.syns), "{address}: {seen:?}");
         assert_eq!(count(&scrubber, "challenge-answered"), kind * connections);
         assert!(count(&scrubber, "challenge") >= kind * connections + sent);
     }

@@ -1,4 +1,4 @@
-//! An image in the kernel: an array map of lines.
+//! A policy's tables in the kernel: an image, which is an array map of lines, and the bits of networks.
 
 use std::mem::size_of;
 
@@ -41,5 +41,17 @@ pub(super) fn create(image: &Image) -> Result<MapHandle> {
         let count = (keys.len() / 4) as u32;
         map.update_batch(&keys, &values, count, MapFlags::ANY, MapFlags::ANY)?;
     }
+    Ok(map)
+}
+
+/// Creates a map of the bits of one version's networks.
+pub(super) fn create_networks(networks: &[u8]) -> Result<MapHandle> {
+    let options = bpf_map_create_opts {
+        sz: size_of::<bpf_map_create_opts>() as libbpf_sys::size_t,
+        ..Default::default()
+    };
+    let bytes = networks.len() as u32;
+    let map = MapHandle::create(MapType::Array, Some("scrub_networks"), 4, bytes, 1, &options)?;
+    map.update(&0_u32.to_ne_bytes(), networks, MapFlags::ANY)?;
     Ok(map)
 }

@@ -2,14 +2,15 @@
 //!
 //! ```text
 //!              generation & 1
-//!   params     [ 0 | 1 ]     one policy's parameters each
-//!   images     [ 0 | 1 ]     one policy's tables each
+//!   params     [ 0 | 1 ]     one policy's parameters, and small tables, each
+//!   networks   [ 0 | 1 ]     bits of its networks of 24 bits
+//!   images     [ 0 | 1 ]     its other tables
 //!   counters   [ 0 | 1 ]     one policy's counters each
 //! ```
 //!
 //! A packet reads the generation once, so one policy decides on it. A new policy is written to the other side, and the
 //! switch is one write. Then the kernel waits until no packet uses the old side (an update of a map of maps waits for an
-//! RCU grace period: kernel/bpf/syscall.c, `maybe_wait_bpf_programs`), and its counters are final.
+//! RCU grace period: kernel/bpf/syscall.c, `maybe_wait_bpf_programs`), its counters are final, and its tables go.
 
 mod answer_cache;
 pub mod cost;
@@ -47,7 +48,7 @@ pub use return_path::{Gre, MIN_MSS, NextHop, NextHopWriter, ReturnPath, fitting_
 /// Words of `struct scrub_control`.
 const CONTROL_WORDS: usize = 12;
 /// The map of `struct scrub_control`. Its number is the version of all maps' layout.
-const CONTROL: &str = ".data.scrub2";
+const CONTROL: &str = ".data.scrub3";
 /// The word of `learn_until`.
 const LEARN_UNTIL: usize = 10;
 /// The word of `stages`.
@@ -76,6 +77,9 @@ pub struct Mode {
 #[derive(Debug)]
 pub struct LoadedTables {
     image: MapHandle,
+    /// Of IPv4 and IPv6.
+    networks: [MapHandle; 2],
+    /// Copied at each switch.
     params: Vec<u8>,
 }
 
@@ -85,9 +89,11 @@ impl LoadedTables {
     /// # Errors
     /// The kernel refuses, for lack of memory for instance.
     pub fn load(tables: &Tables) -> Result<Self> {
-        let image = image_map::create(&tables.image);
-        let image = image.map_err(|error| load::failed("copy a policy to", error))?;
-        Ok(Self { image, params: tables.params.clone() })
+        let failed = |error| load::failed("copy a policy to", error);
+        let image = image_map::create(&tables.image).map_err(failed)?;
+        let [v4, v6] = tables.networks.each_ref().map(|it| image_map::create_networks(it));
+        let networks = [v4.map_err(failed)?, v6.map_err(failed)?];
+        Ok(Self { image, networks, params: tables.params.clone() })
     }
 }
 
@@ -382,8 +388,11 @@ impl Program {
         let failed = |error| load::failed("copy a policy to", error);
         let empty = image_map::create(&Image::default()).map_err(failed)?;
         let descriptor = |map: &MapHandle| map.as_fd().as_raw_fd().to_ne_bytes();
-        self.put("scrub_images", side, &descriptor(&tables.image))?;
         self.put("scrub_params", side, &tables.params)?;
+        for (key, networks) in (side * 2..).zip(&tables.networks) {
+            self.put("scrub_networks", key, &descriptor(networks))?;
+        }
+        self.put("scrub_images", side, &descriptor(&tables.image))?;
         self.clear_counts(side);
         self.generation += 1;
         if self.forgets {
@@ -392,9 +401,14 @@ impl Program {
         // Pairs with the program's read of the generation: then it finds the parameters and empty counters.
         fence(Ordering::Release);
         self.write_control();
-        // Waits for packets of the old side, and frees its image. It allocates nothing; and if it failed, the new tables
-        // would hold all the same.
+        // Changes nothing, but waits for packets of the old side, which still read its tables. Then these are freed. This
+        // allocates nothing; and if it failed, the new tables would hold all the same.
+        let _ = self.put("scrub_images", side, &descriptor(&tables.image));
         let _ = self.put("scrub_images", side ^ 1, &descriptor(&empty));
+        let networks = load::map(&self.object, "scrub_networks");
+        for key in [0, 1].map(|version| (side ^ 1) * 2 + version) {
+            let _ = networks.delete(&u32::to_ne_bytes(key));
+        }
         Ok(self.counts_of(side ^ 1))
     }
 

@@ -30,13 +30,17 @@ pub const MAX_RECORDS: usize = 1 << 20;
 /// Bytes of `struct scrub_rule_params`.
 pub const PARAMS_BYTES: usize = buckets::PARAMS_BYTES
     + 8
-    + 2 * 4
+    + 2 * PROTOCOL_WORDS * 8
     + 4 * 4
     + 2 * 4
     + 4
     + vectors::PARAMS_BYTES
     + 2 * FIRST_V6 * TUPLE_BYTES;
 
+/// Maximum of words of the filter (bpf/rules.h): with more than 131,072 keys, it spares fewer look-ups.
+const FILTER_WORDS: usize = 1 << 15;
+/// Keys for a word of the filter, at most, if the words suffice.
+const KEYS_PER_WORD: usize = 4;
 /// Bits of a record's number in an entry of the index (bpf/rules.h).
 const INDEX_BITS: u32 = 24;
 /// No order.
@@ -109,14 +113,35 @@ pub struct RuleTables {
     /// From hashes of keys to the first records of chains.
     index: Buckets<INDEX_BITS>,
     /// Two bits of a word for each key.
-    filter: Vec<[u64; 8]>,
+    filter: Vec<u64>,
     /// `struct scrub_tuple` of IPv4 and IPv6.
     tuples: [Vec<[u8; TUPLE_BYTES]>; 2],
     seed: u64,
+    protocols: Protocols,
     vectors: Vectors,
     /// The lowest order of awkward records.
     awkward_best: u32,
     summary: Summary,
+}
+
+/// A bit for each protocol of IPv4 and IPv6 whose packets a record may match.
+type Protocols = [[u64; PROTOCOL_WORDS]; 2];
+/// Words for 256 protocols (bpf/rules.h).
+const PROTOCOL_WORDS: usize = 4;
+
+/// Returns the protocols of records; all of a version if one of its records names none.
+fn protocols_of(records: &[&Record]) -> Protocols {
+    let mut protocols = Protocols::default();
+    for conditions in records.iter().map(|it| &it.conditions) {
+        for (words, version) in protocols.iter_mut().zip([4, 6]) {
+            match conditions.protocol {
+                _ if !conditions.has_version(version) => {}
+                Some(protocol) => words[usize::from(protocol >> 6)] |= 1 << (protocol & 63),
+                None => *words = [u64::MAX; PROTOCOL_WORDS],
+            }
+        }
+    }
+    protocols
 }
 
 /// A placed record has a version, a tuple, and a key there.
@@ -252,11 +277,12 @@ impl RuleTables {
             seed = seed.wrapping_mul(5).wrapping_add(1);
         };
         let mut lines = vec![[0; LINE_BYTES]; 2];
-        let mut filter = vec![[0_u64; 8]; entries.len().div_ceil(32).next_power_of_two()];
+        let words = entries.len().div_ceil(KEYS_PER_WORD).next_power_of_two();
+        let mut filter = vec![0_u64; words.min(FILTER_WORDS)];
         let mut index = Vec::with_capacity(entries.len());
         for (hash, chain) in entries.into_iter().zip(chains.values()) {
-            let line = (hash >> 32) as usize & (filter.len() - 1);
-            filter[line][hash as usize & 7] |= 1 << (hash >> 3 & 63) | 1 << (hash >> 9 & 63);
+            let word = (hash >> 32) as usize & (filter.len() - 1);
+            filter[word] |= 1 << (hash >> 3 & 63) | 1 << (hash >> 9 & 63);
             index.push((hash >> INDEX_BITS, (lines.len() / 2) as u32));
             for (at, record) in chain.iter().map(|it| records[*it]).enumerate() {
                 let has_next = at + 1 < chain.len();
@@ -278,6 +304,7 @@ impl RuleTables {
             filter,
             tuples,
             seed,
+            protocols: protocols_of(records),
             vectors,
             awkward_best: NONE,
             summary,
@@ -292,7 +319,6 @@ impl RuleTables {
     /// Appends the tables to an image. Returns `struct scrub_rule_params`.
     pub fn append(&self, image: &mut Image) -> [u8; PARAMS_BYTES] {
         let index = self.index.append(image);
-        let filter = image.append(self.filter.iter().flatten().map(|it| it.to_ne_bytes()));
         let records = image.append(self.records.iter().copied());
         let awkward = records + (self.records.len() - 2 * self.summary.awkward) as u32;
         let vectors = self.vectors.append(image);
@@ -301,8 +327,8 @@ impl RuleTables {
         params.extend(self.seed.to_ne_bytes());
         let [v4, v6] = self.summary.tuples.map(|it| it as u32);
         let filter_mask = self.filter.len() as u32 - 1;
-        let used = u32::from(self.summary.keyed + self.summary.awkward > 0);
-        let tables = [used, 0, records, filter, filter_mask, awkward, v4, v6, self.awkward_best];
+        params.extend(self.protocols.iter().flatten().flat_map(|it| it.to_ne_bytes()));
+        let tables = [0, records, filter_mask, awkward, v4, v6, self.awkward_best];
         for number in tables {
             params.extend(number.to_ne_bytes());
         }
@@ -312,5 +338,59 @@ impl RuleTables {
             params.resize(params.len() + (FIRST_V6 - tuples.len()) * TUPLE_BYTES, 0);
         }
         params.try_into().expect("the parts have this size")
+    }
+
+    /// Returns `struct scrub_rule_filter`.
+    pub fn filter(&self) -> Vec<u8> {
+        let mut filter: Vec<u8> = self.filter.iter().flat_map(|it| it.to_ne_bytes()).collect();
+        filter.resize(FILTER_WORDS * 8, 0);
+        filter
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prefix::Prefix;
+
+    #[test]
+    fn only_protocols_of_records_need_a_look_up() {
+        let record = |version, protocol| Record {
+            order: 0,
+            action: 0,
+            conditions: RecordConditions { version, protocol, ..RecordConditions::default() },
+        };
+        let (udp, esp) = (record(Some(4), Some(17)), record(None, Some(50)));
+        let bits = |records: &[&Record]| {
+            protocols_of(records).map(|words| {
+                (0..=255).filter(|it| words[it / 64] >> (it % 64) & 1 != 0).collect::<Vec<_>>()
+            })
+        };
+        assert_eq!(bits(&[]), [vec![], vec![]]);
+        assert_eq!(bits(&[&udp, &esp]), [vec![17, 50], vec![50]]);
+        let any = record(Some(6), None);
+        assert_eq!(bits(&[&udp, &any]), [vec![17], (0..=255).collect()]);
+    }
+
+    #[test]
+    fn the_filter_has_all_keys_of_a_long_list() {
+        let records: Vec<_> = (0..140_000_u32)
+            .map(|order| Record {
+                order,
+                action: 0,
+                conditions: RecordConditions {
+                    version: Some(4),
+                    src: Prefix { address: u128::from(order * 16 + 1) << 96, bits: 32 },
+                    ..RecordConditions::default()
+                },
+            })
+            .collect();
+        let tables = RuleTables::build(&records, 7).unwrap();
+        assert_eq!((tables.filter.len(), tables.summary.keys), (FILTER_WORDS, records.len()));
+        for record in &records {
+            let hash = hash(&bits_of(&record.conditions, 4), 0, tables.seed);
+            let word = tables.filter[(hash >> 32) as usize & (FILTER_WORDS - 1)];
+            assert_eq!(word >> (hash >> 3 & 63) & word >> (hash >> 9 & 63) & 1, 1, "{record:?}");
+        }
     }
 }

@@ -41,7 +41,7 @@ impl Candidate {
     /// The policy does not fit; too little memory, also for [`check`](Self::check).
     pub fn build(policy: Policy) -> Result<Self> {
         let tables = super::build(&policy)?;
-        let bytes = tables.image.bytes() as u64;
+        let bytes = tables.bytes();
         ensure_available("the tables of the policy", bytes + Program::map_bytes(LIMIT_KEYS)?)?;
         Ok(Self { policy, tables: LoadedTables::load(&tables)?, bytes })
     }

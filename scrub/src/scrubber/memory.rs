@@ -31,7 +31,7 @@ impl Memory {
     /// # Errors
     /// libbpf cannot read the program.
     pub fn of(tables: &Tables, limit_keys: u32) -> Result<Self> {
-        Self::of_tables(tables.image.bytes() as u64, limit_keys)
+        Self::of_tables(tables.bytes(), limit_keys)
     }
 
     /// Returns the memory for tables of these bytes.

@@ -102,14 +102,19 @@ impl Classes {
 
     /// Appends `struct scrub_class` of each class to an image; `profile_of` returns the profile of a protected network.
     /// Returns the first line.
-    pub fn append(&self, image: &mut Image, profile_of: impl Fn(u16) -> u16) -> u32 {
-        image.append(self.members.iter().map(|it| {
-            let mut bytes = [0; 16];
-            bytes[..8].copy_from_slice(&it.sets.to_ne_bytes());
-            bytes[8..10].copy_from_slice(&it.network.to_ne_bytes());
-            bytes[10..12].copy_from_slice(&profile_of(it.network).to_ne_bytes());
-            bytes
-        }))
+    pub fn append(&self, image: &mut Image, profile_of: &impl Fn(u16) -> u16) -> u32 {
+        image.append(self.members.iter().map(|it| it.encode(profile_of)))
+    }
+}
+
+impl Membership {
+    /// Encodes `struct scrub_class`.
+    pub(super) fn encode(self, profile_of: &impl Fn(u16) -> u16) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.sets.to_ne_bytes());
+        bytes[8..10].copy_from_slice(&self.network.to_ne_bytes());
+        bytes[10..12].copy_from_slice(&profile_of(self.network).to_ne_bytes());
+        bytes
     }
 }
 

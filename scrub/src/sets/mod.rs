@@ -28,6 +28,17 @@ pub struct SetTables {
     classes: Classes,
 }
 
+/// The parameters of sets, and their tables outside of the image.
+#[derive(Debug)]
+pub struct SetParams {
+    /// `struct scrub_set_params`.
+    pub params: Vec<u8>,
+    /// The distance of the page of each /16 of IPv4 from the first one.
+    pub v4_page_of: Vec<u32>,
+    /// `struct scrub_networks` of IPv4 and IPv6.
+    pub networks: [Vec<u8>; 2],
+}
+
 impl SetTables {
     /// Builds the tables of networks and their memberships; those of a network that comes again are added.
     ///
@@ -56,22 +67,23 @@ impl SetTables {
         })
     }
 
-    /// Appends the tables to an image; `profile_of` returns the profile of a protected network, by its number. Returns
-    /// `struct scrub_set_params`.
-    pub fn append(&self, image: &mut Image, profile_of: impl Fn(u16) -> u16) -> Vec<u8> {
-        let classes = self.classes.append(image, profile_of);
+    /// Appends the tables to an image; `profile_of` returns the profile of a protected network, by its number.
+    pub fn append(&self, image: &mut Image, profile_of: impl Fn(u16) -> u16) -> SetParams {
+        let classes = self.classes.append(image, &profile_of);
         let (v4, v6) = (self.v4.append(image), self.v6.append(image));
         let mut lengths = [0; LENGTHS];
         lengths[..v6.lengths.len()].copy_from_slice(&v6.lengths);
-        let [v4_index, v4_pages] = v4.pages;
-        let tables = [v4.bitmap, v4_index, v4_pages, v6.first, v6.bitmap, v6.prefixes];
-        let numbers = [v6.lengths.len() as u32, classes, v4.root.into(), v4.root_page];
+        let tables = [v4.pages, v6.first, v6.prefixes];
+        let numbers = [v6.lengths.len() as u32, classes, v4.root_page];
         let mut params: Vec<u8> =
             tables.iter().chain(&numbers).flat_map(|it| it.to_ne_bytes()).collect();
+        params.extend(self.classes.membership(v4.root).encode(&profile_of));
         params.extend(v4.longer);
         params.extend(v6.index);
         params.extend(v6.seed.to_ne_bytes());
         params.extend(lengths);
-        params
+        let networks = [self.v4.bitmap(), self.v6.bitmap()];
+        let networks = networks.map(|it| it.iter().flat_map(|it| it.to_ne_bytes()).collect());
+        SetParams { params, v4_page_of: v4.page_of, networks }
     }
 }

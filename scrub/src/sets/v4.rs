@@ -11,7 +11,8 @@
 //! ```
 //!
 //! A prefix's class includes the sets of all shorter prefixes around it, so the longest one decides. Random addresses, as
-//! in a flood of forged sources, mostly end at the index or the bitmap, which stay in the cache. /16s whose /24s are alike share a page.
+//! in a flood of forged sources, mostly end at the index or the bitmap, which stay in the cache, and which the program reads
+//! without a call. /16s whose /24s are alike share a page.
 
 use std::collections::HashMap;
 
@@ -32,15 +33,15 @@ const NO_PAGE: u32 = u32::MAX;
 /// The length of prefixes of whole /24s, at most.
 const SHORT: u8 = 24;
 
-/// The places of the tables in an image.
+/// The places of the tables in an image, and the index.
 #[derive(Debug)]
 pub struct V4Params {
     /// The class of addresses that the bitmap does not have.
-    pub root: u16,
-    /// The first line.
-    pub bitmap: u32,
-    /// As `bitmap`: the page of each /16, and the pages.
-    pub pages: [u32; 2],
+    pub root: Class,
+    /// The first line of the pages.
+    pub pages: u32,
+    /// For each /16, the distance of its page.
+    pub page_of: Vec<u32>,
     /// The page of /16s without prefixes; [`NO_PAGE`] if there are none.
     pub root_page: u32,
     /// `struct scrub_buckets` of longer prefixes.
@@ -106,15 +107,19 @@ impl V4Table {
 
     /// Appends all tables to an image.
     pub fn append(&self, image: &mut Image) -> V4Params {
-        let bitmap = image.append(self.bitmap.iter().map(|it| it.to_ne_bytes()));
-        let (pages, root_page) = self.append_pages(image);
+        let (pages, page_of, root_page) = self.append_pages(image);
         let longer = self.longer.append(image);
-        V4Params { root: self.root.bits(), bitmap, pages, root_page, longer }
+        V4Params { root: self.root, pages, page_of, root_page, longer }
     }
 
-    /// Appends the pages, then the first line of each /16's page, as a distance from the first page. Returns the first
-    /// lines of both, and the distance of the page without prefixes.
-    fn append_pages(&self, image: &mut Image) -> ([u32; 2], u32) {
+    /// Returns a bit for each /24 that the class of 0.0.0.0/0 does not have.
+    pub fn bitmap(&self) -> &[u64] {
+        &self.bitmap
+    }
+
+    /// Appends the pages. Returns the first line, the distance of each /16's page from it, and that of the page without
+    /// prefixes.
+    fn append_pages(&self, image: &mut Image) -> (u32, Vec<u32>, u32) {
         let mut known = HashMap::<&[u16], u32>::new();
         let mut pages = Vec::new();
         let numbers = self.networks.chunks(PAGE).map(|page| {
@@ -123,11 +128,10 @@ impl V4Table {
                 pages.len() as u32 - 1
             })
         });
-        let numbers: Vec<_> = numbers.collect();
+        let distances = numbers.map(|it| it * PAGE_LINES).collect();
         let root = known.get(&[self.root.bits(); PAGE][..]).map_or(NO_PAGE, |it| it * PAGE_LINES);
         let first = image.append(pages.into_iter().flatten().map(|it| it.to_ne_bytes()));
-        let index = image.append(numbers.into_iter().map(|it| (it * PAGE_LINES).to_ne_bytes()));
-        ([index, first], root)
+        (first, distances, root)
     }
 
     /// Returns an address's class, by the steps of the XDP program.

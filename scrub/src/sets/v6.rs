@@ -1,10 +1,10 @@
 //! IPv6 prefixes of any length.
 //!
 //! ```text
-//!   address --> its /16 (2 MiB): the class of prefixes up to 16 bits, and the lengths of longer ones in it
-//!                 | longer ones
-//!               bitmap: does a longer prefix touch its /24? (2 MiB) --no--> class of the /16
+//!   address --> bitmap: does a prefix longer than 16 bits touch its /24? (2 MiB) --no--> class of the /16
 //!                 | yes
+//!               its /16 (2 MiB): the class of prefixes up to 16 bits, and the lengths of longer ones in it
+//!                 |
 //!               the longest of those lengths that has the address
 //! ```
 //!
@@ -34,10 +34,8 @@ struct First {
 /// The places of the tables in an image.
 #[derive(Debug)]
 pub struct V6Params {
-    /// The first lines of three tables.
+    /// The first lines of two tables.
     pub first: u32,
-    /// As `first`.
-    pub bitmap: u32,
     /// As `first`.
     pub prefixes: u32,
     /// `struct scrub_buckets` of the index.
@@ -127,7 +125,6 @@ impl V6Table {
             bytes[16..18].copy_from_slice(&it.class.bits().to_ne_bytes());
             bytes
         }));
-        let bitmap = image.append(self.bitmap.iter().map(|it| it.to_ne_bytes()));
         let prefixes = image.append(self.prefixes.iter().map(|(it, class)| {
             let mut bytes = [0; 32];
             bytes[..8].copy_from_slice(&((it.address >> 64) as u64).to_ne_bytes());
@@ -138,21 +135,19 @@ impl V6Table {
         }));
         let all = self.first.iter().fold(0, |all, it| all | it.lengths);
         let lengths = (1..=128).rev().filter(|it| all & 1 << (it - 1) != 0).collect();
-        V6Params {
-            first,
-            bitmap,
-            prefixes,
-            index: self.index.append(image),
-            seed: self.seed,
-            lengths,
-        }
+        V6Params { first, prefixes, index: self.index.append(image), seed: self.seed, lengths }
+    }
+
+    /// Returns a bit for each /24 that a longer prefix touches.
+    pub fn bitmap(&self) -> &[u64] {
+        &self.bitmap
     }
 
     /// Returns an address's class, by the steps of the XDP program.
     pub fn class(&self, address: u128) -> Class {
         let First { lengths, class } = self.first[(address >> 112) as usize];
         let at = (address >> 104) as usize;
-        if lengths == 0 || self.bitmap[at / 64] & 1 << (at % 64) == 0 {
+        if self.bitmap[at / 64] & 1 << (at % 64) == 0 {
             return class;
         }
         let lengths = (SHORT + 1..=128).rev().filter(|it| lengths & 1 << (it - 1) != 0);

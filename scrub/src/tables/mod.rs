@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   policy --> networks, sets --> SetTables --+
-//!          --> rules ----------> RuleTables --+--> image and parameters
+//!          --> rules ----------> RuleTables --+--> image, networks, parameters
 //!          --> limits, profiles, classes -----+
 //! ```
 
@@ -23,8 +23,10 @@ pub const MAX_IPV6: usize = 1 << 20;
 /// A policy's tables.
 #[derive(Debug)]
 pub struct Tables {
-    /// The tables.
+    /// Most tables.
     pub image: Image,
+    /// `struct scrub_networks` of IPv4 and IPv6.
+    pub networks: [Vec<u8>; 2],
     /// `struct scrub_params`.
     pub params: Vec<u8>,
 }
@@ -82,9 +84,17 @@ impl Tables {
         let lines = [actions, first_limit, first_profile, ports, classes, tunnels];
         let mut params: Vec<u8> = words.iter().flat_map(|it| it.to_ne_bytes()).collect();
         params.extend(lines.iter().flat_map(|it| it.to_ne_bytes()));
-        params.extend(sets);
+        params.extend(sets.params);
         params.extend(rules.append(&mut image));
-        Ok(Self { image, params })
+        params.extend(sets.v4_page_of.iter().flat_map(|it| it.to_ne_bytes()));
+        params.extend(rules.filter());
+        Ok(Self { image, networks: sets.networks, params })
+    }
+
+    /// Returns the bytes of all tables.
+    pub fn bytes(&self) -> u64 {
+        let networks: usize = self.networks.iter().map(Vec::len).sum();
+        (self.image.bytes() + networks + self.params.len()) as u64
     }
 }
 
