@@ -100,7 +100,7 @@ impl BpfPeer {
     ///
     /// # Errors
     /// As [`source`](Self::source).
-    pub fn leave_destination(interface: &Interface, network: Ipv4Net) -> Result<()> {
+    pub fn attach_destination(interface: &Interface, network: Ipv4Net) -> Result<()> {
         let object = load_network(network, true)?;
         let program = object.progs_mut().next().expect("the object has one program");
         let attached = Xdp::new(program.as_fd());

@@ -17,12 +17,12 @@ const PASSED: (Verdict, Cause) = (Verdict::Pass, Cause::Default);
 const UNPROTECTED: (Verdict, Cause) = (Verdict::Pass, Cause::Unprotected);
 
 /// A program and the oracle, with one policy.
-struct Pair {
+struct ComparedProgram {
     program: Program,
     oracle: Oracle,
 }
 
-impl Pair {
+impl ComparedProgram {
     fn new() -> Self {
         // Each CPU remembers a destination.
         link::pin_thread(Allowed::here().unwrap().cpus().next().unwrap()).unwrap();
@@ -55,20 +55,20 @@ fn the_last_destination_is_not_that_of_another_policy() {
     if !root::is_root() {
         return;
     }
-    let mut pair = Pair::new();
+    let mut compared = ComparedProgram::new();
     let spec = FrameSpec::default();
     for (network, default, decision) in [
         ("198.51.100.0/24", "drop", DROPPED),
         ("203.0.113.0/24", "drop", UNPROTECTED),
         ("198.51.100.0/24", "pass", PASSED),
     ] {
-        pair.install(&protecting(network, default));
-        assert_eq!([pair.decide(&spec), pair.decide(&spec)], [decision; 2], "{network}");
+        compared.install(&protecting(network, default));
+        assert_eq!([compared.decide(&spec), compared.decide(&spec)], [decision; 2], "{network}");
     }
     // Without a packet in between, the tables are on the same side again.
-    pair.install(&protecting("198.51.100.0/24", "drop"));
-    pair.install(&protecting("203.0.113.0/24", "drop"));
-    assert_eq!(pair.decide(&spec), UNPROTECTED);
+    compared.install(&protecting("198.51.100.0/24", "drop"));
+    compared.install(&protecting("203.0.113.0/24", "drop"));
+    assert_eq!(compared.decide(&spec), UNPROTECTED);
 }
 
 #[test]
@@ -76,14 +76,14 @@ fn the_last_destination_has_a_version() {
     if !root::is_root() {
         return;
     }
-    let mut pair = Pair::new();
-    pair.install(&protecting("192.0.2.0/24", "drop"));
+    let mut compared = ComparedProgram::new();
+    compared.install(&protecting("192.0.2.0/24", "drop"));
     let v4 = FrameSpec::default().between("198.51.100.7", "192.0.2.1");
-    // The same words as the IPv4 address has in the program.
+    // The program stores both addresses as the same words.
     let v6 = FrameSpec::default().between("2001:db8::1", "c000:201::");
     for _ in 0..3 {
-        assert_eq!(pair.decide(&v4), DROPPED);
-        assert_eq!(pair.decide(&v6), UNPROTECTED);
+        assert_eq!(compared.decide(&v4), DROPPED);
+        assert_eq!(compared.decide(&v6), UNPROTECTED);
     }
 }
 
@@ -92,14 +92,14 @@ fn the_last_destination_is_that_of_the_packet_inside() {
     if !root::is_root() {
         return;
     }
-    let mut pair = Pair::new();
-    pair.install(&format!("tunnels = ['ipip']\n{}", protecting("198.51.100.0/24", "drop")));
+    let mut compared = ComparedProgram::new();
+    compared.install(&format!("tunnels = ['ipip']\n{}", protecting("198.51.100.0/24", "drop")));
     let inner = FrameSpec::default().between("192.0.2.9", "203.0.113.9");
     let tunnel = inner.inside(&FrameSpec::default(), TunnelSpec::IpIp);
     for _ in 0..3 {
         // Nobody protects the packet inside: the outer one decides.
-        assert_eq!(pair.decide(&tunnel), DROPPED);
-        assert_eq!(pair.decide(&inner), UNPROTECTED);
+        assert_eq!(compared.decide(&tunnel), DROPPED);
+        assert_eq!(compared.decide(&inner), UNPROTECTED);
     }
 }
 
@@ -108,8 +108,8 @@ fn a_rule_finds_its_protocol_behind_all_headers() {
     if !root::is_root() {
         return;
     }
-    let mut pair = Pair::new();
-    pair.install("[[rule]]\nname = 'udp'\nmatch = { protocol = 'udp' }\naction = 'drop'\n");
+    let mut compared = ComparedProgram::new();
+    compared.install("[[rule]]\nname = 'udp'\nmatch = { protocol = 'udp' }\naction = 'drop'\n");
     let udp = FrameSpec::udp(1000, 2000, &[0; 64]);
     let v6 = udp.clone().between("2001:db8::1", "2001:db8::2");
     let later = Some(Fragment { offset: 8, more: false });
@@ -122,9 +122,9 @@ fn a_rule_finds_its_protocol_behind_all_headers() {
         FrameSpec { extensions: vec![0, 60], fragment: later, ..v6 },
     ];
     for spec in &specs {
-        assert_eq!(pair.decide(spec), (Verdict::Drop, Cause::Rule(0)), "{spec:?}");
+        assert_eq!(compared.decide(spec), (Verdict::Drop, Cause::Rule(0)), "{spec:?}");
         let tcp = FrameSpec { protocol: 6, ..spec.clone() };
-        assert_eq!(pair.decide(&tcp), PASSED, "{tcp:?}");
+        assert_eq!(compared.decide(&tcp), PASSED, "{tcp:?}");
     }
 }
 
@@ -139,13 +139,13 @@ fn a_rule_for_one_version_is_not_looked_up_for_the_other() {
             "[[rule]]\nname = '{name}'\nmatch = {{ version = {version}, protocol = '{protocol}' }}\naction = 'drop'\n"
         )
     };
-    let mut pair = Pair::new();
-    pair.install(&(rule(4, "udp") + &rule(6, "tcp")));
+    let mut compared = ComparedProgram::new();
+    compared.install(&(rule(4, "udp") + &rule(6, "tcp")));
     for (src, dst, [udp, tcp]) in [
         ("192.0.2.1", "198.51.100.1", [(Verdict::Drop, Cause::Rule(0)), PASSED]),
         ("2001:db8::1", "2001:db8::2", [PASSED, (Verdict::Drop, Cause::Rule(1))]),
     ] {
-        assert_eq!(pair.decide(&FrameSpec::udp(1000, 2000, &[]).between(src, dst)), udp);
-        assert_eq!(pair.decide(&FrameSpec::default().between(src, dst)), tcp);
+        assert_eq!(compared.decide(&FrameSpec::udp(1000, 2000, &[]).between(src, dst)), udp);
+        assert_eq!(compared.decide(&FrameSpec::default().between(src, dst)), tcp);
     }
 }

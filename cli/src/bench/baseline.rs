@@ -231,7 +231,7 @@ pub fn bpf_drop(args: &BpfDropArgs) -> anyhow::Result<()> {
     let interface = link::interface(None, &args.interface)?;
     let program = match (&args.networks, args.network) {
         (_, Some(network)) if args.what == "destination" => {
-            return Ok(BpfPeer::leave_destination(&interface, network)?);
+            return Ok(BpfPeer::attach_destination(&interface, network)?);
         }
         (_, Some(network)) => BpfPeer::source(&interface, network)?,
         (Some(file), None) => BpfPeer::lpm(&interface, file)?,
