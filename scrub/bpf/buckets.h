@@ -6,6 +6,12 @@
 #define LINE_BYTES 64
 #define LINE_ENTRIES 8
 
+/*
+ * The flag of array maps whose elements are cache lines. Only the elements of maps that processes may map begin at a page
+ * (kernel/bpf/arraymap.c, `array_map_alloc`). Others begin inside of a line, at byte 56 on Linux 6.18: each is in two.
+ */
+#define LINE_ALIGNED BPF_F_MMAPABLE
+
 /* A line: one cache line, an element of the array map that is an image. */
 struct scrub_line {
 	__u64 entries[LINE_ENTRIES];

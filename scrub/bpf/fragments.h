@@ -20,6 +20,7 @@
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, LINE_ALIGNED);
 	__uint(max_entries, FRAGMENT_LINES);
 	__type(key, __u32);
 	__type(value, struct slot_line);

@@ -37,6 +37,7 @@ struct scrub_limit {
 /* Resized when loaded. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, LINE_ALIGNED);
 	__uint(max_entries, 2);
 	__type(key, __u32);
 	__type(value, struct slot_line);
@@ -44,6 +45,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, LINE_ALIGNED);
 	__uint(max_entries, SHARED_GROUPS * SHARED_ROWS * SHARED_LINES);
 	__type(key, __u32);
 	__type(value, struct scrub_line);

@@ -11,7 +11,7 @@
  */
 struct image {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_INNER_MAP);
+	__uint(map_flags, BPF_F_INNER_MAP | LINE_ALIGNED);
 	__uint(max_entries, 1);
 	__uint(key_size, sizeof(__u32));
 	__uint(value_size, sizeof(struct scrub_line));
@@ -88,7 +88,7 @@ struct {
 	__type(value, struct scrub_scratch);
 } scrub_scratch SEC(".maps");
 
-/* The number changes with the layout of any map, so that programs of different versions do not share them. */
+/* The number changes with the layout or flags of any map, so that programs of different versions do not share them. */
 struct scrub_control control SEC(SCRUB_CONTROL);
 
 /* The last decision of scrub_rehearse. */

@@ -50,7 +50,7 @@ __noinline int scrub_parse(struct xdp_md *ctx, struct scrub_packet *packet, __u3
 	if (!packet)
 		return SCRUB_TRUNCATED;
 	result = parse_network(packet, (void *)(long)ctx->data, (void *)(long)ctx->data_end, frame_bytes(ctx));
-	if (result == SCRUB_PARSED && packet->version == 6)
+	if (result == SCRUB_PARSED && has_extension(packet))
 		result = scrub_parse_extensions(ctx, packet);
 	if (result == SCRUB_PARSED && tunnels) {
 		result = scrub_parse_tunnel(ctx, packet, tunnels);

@@ -100,6 +100,7 @@ enum scrub_flow {
 /* As many lines as scrub_limits. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, LINE_ALIGNED);
 	__uint(max_entries, 2);
 	__type(key, __u32);
 	__type(value, struct slot_line);
@@ -120,6 +121,7 @@ struct source_ends {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, LINE_ALIGNED);
 	__uint(max_entries, (1 << SOURCE_END_BITS) / SOURCE_ENDS_PER_LINE);
 	__type(key, __u32);
 	__type(value, struct source_ends);
@@ -127,6 +129,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, LINE_ALIGNED);
 	__uint(max_entries, 2);
 	__type(key, __u32);
 	__type(value, struct slot_line);
@@ -142,6 +145,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, LINE_ALIGNED);
 	__uint(max_entries, SCRUB_METER_KINDS * METERS / METERS_PER_LINE);
 	__type(key, __u32);
 	__type(value, struct scrub_line);

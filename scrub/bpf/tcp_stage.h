@@ -221,8 +221,8 @@ __noinline __u32 scrub_decide_tcp(struct xdp_md *ctx, struct scrub_packet *packe
 }
 
 /*
- * Turns a SYN's frame into a challenge, if no SYN cookie has answered it. Returns XDP_DROP if it cannot be sent: the policy has counted it as answered, the
- * stage's counters have the drop.
+ * Turns a SYN's frame into a challenge, if no SYN cookie has answered it. Returns XDP_DROP if it cannot be sent: the policy
+ * has counted it as answered, the stage's counters have the drop.
  */
 __noinline int scrub_answer(struct xdp_md *ctx, struct scrub_packet *packet)
 {

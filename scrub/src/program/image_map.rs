@@ -7,8 +7,9 @@ use libbpf_sys::bpf_map_create_opts;
 
 use crate::image::{Image, LINE_BYTES};
 
-/// BPF_F_INNER_MAP: maps of different sizes are images (Linux 5.10).
-const INNER_MAP: u32 = 1 << 12;
+/// The flags of `struct image` in bpf/maps.h, which the kernel compares. BPF_F_INNER_MAP: maps of different sizes are
+/// images (Linux 5.10).
+const IMAGE_FLAGS: u32 = libbpf_sys::BPF_F_INNER_MAP | libbpf_sys::BPF_F_MMAPABLE;
 /// Lines written by one system call.
 const BATCH: usize = 1 << 14;
 
@@ -16,7 +17,7 @@ const BATCH: usize = 1 << 14;
 pub(super) fn create(image: &Image) -> Result<MapHandle> {
     let options = bpf_map_create_opts {
         sz: size_of::<bpf_map_create_opts>() as libbpf_sys::size_t,
-        map_flags: INNER_MAP,
+        map_flags: IMAGE_FLAGS,
         ..Default::default()
     };
     let lines = image.lines();

@@ -47,8 +47,8 @@ pub use return_path::{Gre, MIN_MSS, NextHop, NextHopWriter, ReturnPath, fitting_
 
 /// Words of `struct scrub_control`.
 const CONTROL_WORDS: usize = 12;
-/// The map of `struct scrub_control`. Its number is the version of all maps' layout.
-const CONTROL: &str = ".data.scrub3";
+/// The map of `struct scrub_control`. Its number is the version of all maps: their layout and flags.
+const CONTROL: &str = ".data.scrub4";
 /// The word of `learn_until`.
 const LEARN_UNTIL: usize = 10;
 /// The word of `stages`.

@@ -59,7 +59,7 @@ impl SetTables {
         Ok(Self { v4, v6, classes })
     }
 
-    /// Returns an address's memberships, by the steps of the XDP program.
+    /// Returns an address's memberships, by the look-ups of the XDP program.
     pub fn find(&self, address: IpAddr) -> Membership {
         self.classes.membership(match address {
             IpAddr::V4(it) => self.v4.class(it.into()),
