@@ -3,11 +3,7 @@
  * Drops all packets, behind a limit for each source (GCRA) in an LRU hash: 1000 packets a second, bursts of 100 ms.
  * The clock is that of the scrubber's limits.
  */
-#include <linux/bpf.h>
-#include <linux/if_ether.h>
-#include <linux/ip.h>
-#include <bpf/bpf_endian.h>
-#include <bpf/bpf_helpers.h>
+#include "drop.h"
 
 #define INTERVAL 1000000ULL
 #define BURST 100000000ULL
@@ -20,14 +16,7 @@ struct {
 	__type(value, __u64);
 } sources SEC(".maps");
 
-/* Packets: those that conform, then those above the limit. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 2);
-	__type(key, __u32);
-	__type(value, __u64);
-} dropped SEC(".maps");
-
+/* Returns true if a packet exceeds its source's limit; charges it if not. */
 static __always_inline int exceeds(__be32 source)
 {
 	__u64 now = bpf_ktime_get_coarse_ns(), first = now + INTERVAL;
@@ -43,21 +32,13 @@ static __always_inline int exceeds(__be32 source)
 	return 0;
 }
 
+/* Drops a packet. Kind 0 conforms, kind 1 exceeds the limit. */
 SEC("xdp")
 int drop(struct xdp_md *ctx)
 {
-	void *start = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	struct ethhdr *ethernet = start;
-	struct iphdr *ip = (void *)(ethernet + 1);
-	__u32 at = 0;
-	__u64 *count;
+	struct iphdr *ip = ipv4_of(ctx);
 
-	if ((void *)(ip + 1) <= end && ethernet->h_proto == bpf_htons(ETH_P_IP))
-		at = exceeds(ip->saddr);
-	count = bpf_map_lookup_elem(&dropped, &at);
-	if (count)
-		*count += 1;
-	return XDP_DROP;
+	return count_drop(ip && exceeds(ip->saddr));
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
