@@ -35,7 +35,8 @@ Examples:
   sluice scrub explain policy.toml --src 203.0.113.7 --dst 198.51.100.80 --sport 11211 --size 1400
   sluice scrub rehearse policy.toml attack.pcap --peace trace.pcap
   sluice scrub run eth0 --policy policy.toml --monitor   count what it would drop
-  sluice scrub run eth0 --policy policy.toml
+  sluice scrub run eth0 --policy policy.toml --confirm 60s
+  sluice scrub confirm                                   in another terminal, if all is well
   sluice scrub status
   sluice scrub apply policy.toml --confirm 60s
   sluice scrub sets add attackers 203.0.113.0/24 --for 10m";

@@ -60,7 +60,7 @@ pub struct RunArgs {
 
     /// If the command is killed, packets pass (open), or the program drops all of them until the next run or
     /// `sluice detach`
-    #[arg(long, value_name = "open|closed", default_value = "open")]
+    #[arg(long, value_name = "open|closed", default_value = "open", conflicts_with = "resident")]
     fail: Fail,
 
     /// Network namespace of the interfaces: a name of `ip netns`, a path, or the PID of a process in it
