@@ -55,7 +55,7 @@ fn connections_to_a_vlan_device_succeed(mode: Mode) {
         // Without hand-over, the reset of the client verifies it.
         let (handed_over, verified) =
             if handover::missing(&scrubber).is_none() { (all, 0) } else { (0, all) };
-        assert!(handover::has_handed_over(&scrubber, handed_over), "{address}");
+        assert!(handover::has_handed_over(&scrubber, handed_over, 0), "{address}");
         assert_eq!(count(&scrubber, "challenge-answered"), verified);
     }
 }

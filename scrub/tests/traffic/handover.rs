@@ -36,13 +36,14 @@ fn has_own_cookies(scrubber: &Scrubber) -> bool {
 
 /// Returns true if this number of connections was handed over. The program counts those of the kernel's cookies by their
 /// first packet without data. Packets take their ways over several CPUs: data may overtake this packet, and a packet that
-/// comes behind the connection's end begins another one.
-pub(super) fn has_handed_over(scrubber: &Scrubber, connections: u64) -> bool {
+/// comes behind the connection's end begins another one. A segment that the client repeated may be handed over, too, if the
+/// kernel has not made the connection of the first one.
+pub(super) fn has_handed_over(scrubber: &Scrubber, connections: u64, repeated: u64) -> bool {
     let found = scrubber.handed_over();
     println!("{found} connections of {connections} were handed over");
     match scrubber.cookies() {
         Some(Cookies::Kernel) => found.abs_diff(connections) <= 1 + connections / 10,
-        _ => found == connections,
+        _ => (connections..=connections + repeated).contains(&found),
     }
 }
 
@@ -75,10 +76,10 @@ pub(super) fn need_one_round_trip(options: &Options) {
     if !can_hand_over(&scrubber) {
         return;
     }
+    let before = retransmissions(&lab, "left");
     for (kind, address) in (1..).zip(["198.18.0.2", "2001:db8:18::2"]) {
         let server = listen(&lab, address);
         let flooded = SocketAddr::new("198.18.0.2".parse().unwrap(), server.1.port());
-        let before = retransmissions(&lab, "left");
         let (seen, sent) = under_flood(&lab, flooded, SYN, Duration::from_millis(2), || {
             connect_all(&lab, &server, 0, connections);
         });
@@ -86,8 +87,9 @@ pub(super) fn need_one_round_trip(options: &Options) {
         assert_eq!((seen.flood, seen.resets, seen.syns), (0, 0, 0), "{address}");
         // A client that waits for a CPU may repeat a segment.
         let repeated = retransmissions(&lab, "left") - before;
-        assert!(repeated <= 1 + u64::from(connections) / 100, "{address}: {repeated}");
-        assert!(has_handed_over(&scrubber, kind * u64::from(connections)), "{address}");
+        let connections = kind * u64::from(connections);
+        assert!(repeated <= 1 + connections / 100, "{address}: {repeated}");
+        assert!(has_handed_over(&scrubber, connections, repeated), "{address}");
         assert_eq!(count(&scrubber, "challenge-answered"), 0);
     }
 }
@@ -132,7 +134,7 @@ pub(super) fn survive_the_ladder(options: &Options) {
             scope.spawn(move || echo(&mut accepted));
             exchange(&mut early).unwrap();
         });
-        assert!(has_handed_over(&scrubber, 101));
+        assert!(has_handed_over(&scrubber, 101, 0));
         let mut handed_over = handed_over.unwrap();
         // Level 0: new sources connect without a challenge.
         for number in 100.. {
