@@ -5,7 +5,7 @@
 //! readers need no lock. A reboot removes the records together with the changes.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -73,12 +73,16 @@ impl Records {
         fs::read_to_string(self.path(name)?).ok()
     }
 
-    /// Creates or replaces a record.
+    /// Creates or replaces a record. Its content is synced before it gets its name.
     pub fn put(&self, name: &str, text: &str) -> Result<()> {
         let unfinished = self.folder.join(format!(".{name}"));
-        fs::write(&unfinished, text)
-            .and_then(|()| fs::rename(&unfinished, self.folder.join(name)))
-            .map_err(|e| unwritable("write", &unfinished, e))
+        let write = || {
+            let mut file = File::create(&unfinished)?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&unfinished, self.folder.join(name))
+        };
+        write().map_err(|e| unwritable("write", &unfinished, e))
     }
 
     /// Removes a record.

@@ -1,8 +1,22 @@
-//! Statistics and settings of a driver: queues, rings, GRO, timestamps.
+//! Statistics and settings of a driver: queues, rings, offloads, coalescing, RSS, timestamps.
 //!
 //! Uses `SIOCETHTOOL` and `SIOCGHWTSTAMP`. Reading needs no privilege; setting needs `CAP_NET_ADMIN`.
 //! Sources: netdevice(7), linux/ethtool.h, linux/net_tstamp.h.
 #![allow(unsafe_code)]
+
+mod channels;
+mod coalescing;
+mod features;
+mod pause;
+mod rings;
+mod rss;
+
+pub use channels::Channels;
+pub use coalescing::Coalescing;
+pub use features::{Feature, PrivateFlag};
+pub use pause::Pause;
+pub use rings::Rings;
+pub use rss::{HashFunction, Rss};
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -23,7 +37,6 @@ const ETHTOOL_GFLAGS: u32 = 0x25;
 const ETHTOOL_GGRO: u32 = 0x2b;
 const ETHTOOL_SGRO: u32 = 0x2c;
 const ETHTOOL_GSSET_INFO: u32 = 0x37;
-const ETHTOOL_GCHANNELS: u32 = 0x3c;
 const ETHTOOL_GET_TS_INFO: u32 = 0x41;
 const ETHTOOL_GLINKSETTINGS: u32 = 0x4c;
 const ETH_FLAG_LRO: u32 = 1 << 15;
@@ -44,19 +57,6 @@ fn request<const N: usize>(command: u32) -> [u32; N] {
     let mut words = [0; N];
     words[0] = command;
     words
-}
-
-/// Queues in use, and their maximum. `combined` ones have an interrupt that serves a receive and a transmit
-/// queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names say it")]
-pub struct Channels {
-    pub rx: u32,
-    pub tx: u32,
-    pub combined: u32,
-    pub rx_max: u32,
-    pub tx_max: u32,
-    pub combined_max: u32,
 }
 
 /// The timestamps that an interface can make.
@@ -124,16 +124,20 @@ impl Ethtool {
     /// # Errors
     /// No such interface; more names than 131,071.
     pub fn statistics_names(&mut self, interface: &str) -> Result<Vec<String>> {
+        self.names(interface, "statistics", ETH_SS_STATS)
+    }
+
+    /// Returns the names in a set of strings (`ETH_SS_`); empty if the driver does not have it.
+    fn names(&mut self, interface: &str, what: &'static str, set: u32) -> Result<Vec<String>> {
         // struct ethtool_sset_info: a mask of 64 bits, and the count of the single set in it.
-        let mask = (1u64 << ETH_SS_STATS).to_ne_bytes();
+        let mask = (1u64 << set).to_ne_bytes();
         let [first, second] = [0, 4].map(|at| word(&mask, at).unwrap_or_default());
-        let set = [ETHTOOL_GSSET_INFO, 0, first, second, 0, 0];
-        let count = match supported(self.ask(interface, "statistics", set))? {
+        let request = [ETHTOOL_GSSET_INFO, 0, first, second, 0, 0];
+        let count = match supported(self.ask(interface, what, request))? {
             Some([_, _, first, second, count, _]) if first | second != 0 && count > 0 => count,
             _ => return Ok(Vec::new()),
         };
-        let strings = [ETHTOOL_GSTRINGS, ETH_SS_STATS, count];
-        let [_, _, count] = self.ask(interface, "statistics", strings)?;
+        let [_, _, count] = self.ask(interface, what, [ETHTOOL_GSTRINGS, set, count])?;
         let names = self.rest(STRINGS_BYTES, count, ETH_GSTRING_LEN)?;
         Ok(names.chunks_exact(ETH_GSTRING_LEN).map(text).collect())
     }
@@ -149,19 +153,6 @@ impl Ethtool {
         let bytes = self.rest(STATISTICS_BYTES, count, size_of::<u64>())?;
         let (words, _) = bytes.as_chunks();
         Ok(words.iter().map(|word| u64::from_ne_bytes(*word)).collect())
-    }
-
-    /// Returns the interface's queues; `None` if the driver does not report them.
-    ///
-    /// # Errors
-    /// No such interface.
-    pub fn channels(&mut self, interface: &str) -> Result<Option<Channels>> {
-        // struct ethtool_channels
-        let counts = supported(self.ask(interface, "queues", request(ETHTOOL_GCHANNELS)))?;
-        let Some([_, rx_max, tx_max, _, combined_max, rx, tx, _, combined]) = counts else {
-            return Ok(None);
-        };
-        Ok(Some(Channels { rx, tx, combined, rx_max, tx_max, combined_max }))
     }
 
     /// Returns the link's speed in Mbit/s; `None` without a link, or if the driver does not report it.
@@ -241,46 +232,54 @@ impl Ethtool {
     /// No such interface.
     pub fn hardware_stamps(&mut self, interface: &str) -> Result<Option<HardwareStamps>> {
         // struct hwtstamp_config, whose first word is flags.
-        let answer = self.call(interface, libc::SIOCGHWTSTAMP, [0; 3]);
+        let mut words = [0; 3];
+        let answer = self.call(interface, libc::SIOCGHWTSTAMP, &mut words);
         let answer = supported(answer.map_err(|e| failed("timestamps", interface, e)))?;
-        Ok(answer.map(|now| now.map(u32::cast_signed)).map(|[_, tx, rx]| HardwareStamps { tx, rx }))
+        let [_, tx, rx] = words.map(u32::cast_signed);
+        Ok(answer.map(|()| HardwareStamps { tx, rx }))
     }
 
+    /// Sends a structure of words, the first of which is a command, and returns the answer.
     fn ask<const N: usize>(
         &mut self,
         interface: &str,
         what: &'static str,
-        request: [u32; N],
+        mut words: [u32; N],
     ) -> Result<[u32; N]> {
-        self.call(interface, libc::SIOCETHTOOL, request).map_err(|e| failed(what, interface, e))
+        self.ask_words(interface, what, &mut words)?;
+        Ok(words)
     }
 
-    /// Copies the request to the area's start, calls the kernel, and reads the answer.
-    fn call<const N: usize>(
-        &mut self,
-        interface: &str,
-        number: u64,
-        request: [u32; N],
-    ) -> io::Result<[u32; N]> {
+    /// Sends a structure whose length depends on the driver. The answer overwrites the words.
+    fn ask_words(&mut self, interface: &str, what: &'static str, words: &mut [u32]) -> Result<()> {
+        let asked = self.call(interface, libc::SIOCETHTOOL, words);
+        asked.map_err(|e| failed(what, interface, e))
+    }
+
+    /// Copies words to the area's start, calls the kernel, and reads as many back.
+    fn call(&mut self, interface: &str, number: u64, words: &mut [u32]) -> io::Result<()> {
         if interface.len() >= libc::IFNAMSIZ {
             return Err(io::Error::from_raw_os_error(libc::ENODEV));
         }
-        const { assert!(size_of::<[u32; N]>() <= AREA_BYTES) };
+        if size_of_val(words) > AREA_BYTES {
+            return Err(io::Error::from_raw_os_error(libc::E2BIG));
+        }
         let area = self.area.base().as_ptr();
         let data = libc::__c_anonymous_ifr_ifru { ifru_data: area.cast() };
         let mut ifreq = ifreq(interface, data);
-        // SAFETY: the area is page-aligned, larger than any request, and not accessed by anything else while
+        // SAFETY: the area is page-aligned, at least as large as the words, and not accessed by anything else while
         // `self` is borrowed mutably. The ioctl reads and writes the ifreq, which lives on this stack, and
         // memory from `area` on: up to the length in the request, or for statistics up to a length that
         // depends on the driver's number of queues at that moment. Beyond the area it hits the inaccessible
         // page and fails with EFAULT. The bytes read back were written above; any bytes are valid words.
         unsafe {
-            area.cast::<[u32; N]>().write(request);
+            area.cast::<u32>().copy_from_nonoverlapping(words.as_ptr(), words.len());
             if libc::ioctl(self.socket.as_raw_fd(), number, &raw mut ifreq) < 0 {
                 return Err(io::Error::last_os_error());
             }
-            Ok(area.cast::<[u32; N]>().read())
+            words.as_mut_ptr().copy_from_nonoverlapping(area.cast(), words.len());
         }
+        Ok(())
     }
 
     /// Returns the `count` entries after an answer of `offset` bytes.
@@ -315,6 +314,8 @@ fn failed(what: &'static str, interface: &str, error: io::Error) -> Error {
         Some(libc::EPERM) => refused(what, interface, "CAP_NET_ADMIN", error),
         Some(libc::ENODEV) => Error::system("ask the driver of", interface, error)
             .remedy("`ip link` lists the interfaces"),
+        _ if what.starts_with("set ") => Error::system(what, interface, error)
+            .remedy(format!("`ethtool` shows the values that the driver of {interface} takes")),
         _ => Error::system("ask the driver of", format!("{interface} for {what}"), error),
     }
 }
