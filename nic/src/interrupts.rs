@@ -8,13 +8,13 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
 use sluicegate_base::error::{Error, Result};
 use sluicegate_link::records::RecordDir;
 use sluicegate_link::{Interface, Netlink, netns};
 
+use crate::device::{Device, folder_of};
 use crate::raised::{self, Raised, Settings, number};
 use crate::{live_netns, this_netns};
 
@@ -63,7 +63,7 @@ fn forget_removed(dead: &[String]) -> Result<()> {
     let here = this_netns()?;
     let interfaces = Netlink::open(None)?.interfaces()?;
     let namespaces = live_netns()?;
-    let is_removed = |name: &&String| match parse_id(name) {
+    let is_removed = |name: &&String| match Device::parse_id(name) {
         Some((netns, index)) if netns == here => !interfaces.iter().any(|it| it.index == index),
         Some((netns, _)) => !namespaces.contains(&netns),
         None => false,
@@ -74,12 +74,6 @@ fn forget_removed(dead: &[String]) -> Result<()> {
 /// Returns the name of an interface's record: its namespace, and its number there.
 fn id_of(interface: &Interface) -> Result<String> {
     Ok(format!("{}-{}", this_netns()?, interface.index))
-}
-
-/// Parses a record's name: the namespace and the interface's number.
-fn parse_id(id: &str) -> Option<(u64, u32)> {
-    let (netns, index) = id.split_once('-')?;
-    Some((netns.parse().ok()?, index.parse().ok()?))
 }
 
 /// The interface's settings in sysfs.
@@ -102,14 +96,7 @@ impl SysFiles {
 
     /// Returns a setting's file, found by the interface's number, because its name may have changed.
     fn path(&self, setting: &str) -> io::Result<PathBuf> {
-        let folder = PathBuf::from(format!("/proc/self/fd/{}", self.folder.as_raw_fd()));
-        let is_it = |path: &PathBuf| {
-            let index = fs::read_to_string(path.join("ifindex")).and_then(|text| number(&text));
-            index.is_ok_and(|index| index == u64::from(self.index))
-        };
-        let mut there = fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path()));
-        let found = there.find(is_it).ok_or(io::ErrorKind::NotFound)?;
-        Ok(found.join(setting))
+        Ok(folder_of(&self.folder, self.index)?.join(setting))
     }
 }
 

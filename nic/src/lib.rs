@@ -1,6 +1,9 @@
-//! Temporary settings of network cards and hosts: changed, recorded, and restored, even after a kill.
+//! Settings of network cards and hosts: read, changed, recorded, and restored, even after a kill.
 //!
 //! ```text
+//!   Device    reads and sets the settings of an interface       ethtool, sysfs
+//!   journal   records changes, keeps them, and undoes them
+//!
 //!   raise     record former values and this process --> write the settings
 //!   drop      last process: restore the former values --> remove the record
 //!   killed    the next process that uses the object restores them
@@ -11,11 +14,16 @@
 //! the former values, written before any change. A setting that another program has changed since is not restored.
 #![warn(unreachable_pub)]
 
+mod device;
 mod interrupts;
+pub mod journal;
 mod raised;
+mod setting;
 mod sysctl;
 
+pub use device::Device;
 pub use interrupts::{Deferred, restore_interrupts};
+pub use setting::{Flag, NoSetting, Number, Setting};
 pub use sysctl::{RaisedSysctl, Sysctl};
 
 use std::fs;
