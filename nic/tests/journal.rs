@@ -53,6 +53,13 @@ fn change_all(transaction: &mut Transaction<'_>) {
     }
 }
 
+/// Makes all changes, and keeps them.
+fn keep_all(device: &mut Device) {
+    let mut transaction = Transaction::begin(device, "a test").unwrap();
+    change_all(&mut transaction);
+    transaction.keep().unwrap();
+}
+
 fn wanted() -> Vec<String> {
     CHANGES.iter().map(|(_, value)| (*value).to_owned()).collect()
 }
@@ -76,9 +83,7 @@ fn changes_that_are_kept_are_undone_later() {
     let netns = lab.netns("right");
     let mut first = device(&netns);
     let before = values(&mut first);
-    let mut transaction = Transaction::begin(&mut first, "a test").unwrap();
-    change_all(&mut transaction);
-    transaction.keep().unwrap();
+    keep_all(&mut first);
     assert_eq!(values(&mut first), wanted());
     // A second run changes a setting again.
     let mut transaction = Transaction::begin(&mut first, "a test").unwrap();
@@ -97,9 +102,7 @@ fn a_value_that_another_program_has_set_stays() {
     let Some(lab) = lab() else { return };
     let mut device = device(&lab.netns("right"));
     let before = values(&mut device);
-    let mut transaction = Transaction::begin(&mut device, "a test").unwrap();
-    change_all(&mut transaction);
-    transaction.keep().unwrap();
+    keep_all(&mut device);
     device.set(&setting("channels.rx"), "3").unwrap();
     let undone = journal::undo(&mut device).unwrap();
     let foreign: Vec<_> =
@@ -169,9 +172,8 @@ fn a_setting_that_the_driver_lacks_is_an_error_and_changes_nothing() {
     assert_eq!(journal::changes(transaction.device()).unwrap(), []);
 }
 
-/// Changes settings in a namespace, and waits for its end.
+/// Changes settings in the namespace that another test names, and waits for its end. Without a name it does nothing.
 #[test]
-#[ignore = "a process of another test"]
 fn changes_settings_for_another_test() {
     let Ok(netns) = std::env::var(NAMESPACE) else { return };
     let steps: usize = std::env::var(STEPS).unwrap().parse().unwrap();
@@ -187,7 +189,7 @@ fn changes_settings_for_another_test() {
 /// Starts a process that makes some changes, and kills it.
 fn killed_after(netns: &str, steps: usize) {
     let mut child: Child = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "--nocapture", "changes_settings_for_another_test"])
+        .args(["--exact", "--nocapture", "changes_settings_for_another_test"])
         .env(NAMESPACE, netns)
         .env(STEPS, steps.to_string())
         .stdin(Stdio::piped())

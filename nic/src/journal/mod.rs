@@ -19,7 +19,7 @@ use sluicegate_link::records::{Process, RecordDir, Records};
 use crate::device::Device;
 use crate::setting::Setting;
 pub use record::Change;
-use record::{Owner, Record};
+use record::{JournalOwner, Record};
 
 const RECORDS: RecordDir = RecordDir {
     folder: "/run/sluice/settings",
@@ -82,8 +82,11 @@ impl<'a> Transaction<'a> {
             return Err(in_use(&name, owner));
         }
         record.interface = name;
-        record.owner =
-            Some(Owner { process: me, first: record.changes.len(), command: command.into() });
+        record.owner = Some(JournalOwner {
+            process: me,
+            first: record.changes.len(),
+            command: command.into(),
+        });
         records.put(&id, &record.to_text())?;
         Ok(Self { device, me, is_kept: false })
     }
@@ -238,7 +241,7 @@ fn roll_back(records: &Records, device: &mut Device, first: usize) -> Result<Vec
     while at > first {
         at -= 1;
         let change = record.changes[at].clone();
-        // The value before a change that cannot be undone is behind it.
+        // A failed undo leaves a later value, so the setting's earlier changes wait for the next undo.
         let is_blocked = undone.iter().any(|it| it.is_failure_of(&change.setting));
         if is_blocked {
             continue;
@@ -281,8 +284,8 @@ fn undo_change(device: &mut Device, change: &Change) -> Outcome {
     }
 }
 
-fn in_use(name: &str, owner: &Owner) -> Error {
-    let Owner { process, command, .. } = owner;
+fn in_use(name: &str, owner: &JournalOwner) -> Error {
+    let JournalOwner { process, command, .. } = owner;
     Error::InUse(format!(
         "process {} ({command}) is changing the settings of {name}: wait for its end",
         process.pid

@@ -13,14 +13,14 @@ pub(super) struct Record {
     /// The interface's name, for human readers.
     pub(super) interface: String,
     /// The process that is changing the settings.
-    pub(super) owner: Option<Owner>,
+    pub(super) owner: Option<JournalOwner>,
     /// The changes, in their order.
     pub(super) changes: Vec<Change>,
 }
 
 /// A process that changes settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Owner {
+pub(super) struct JournalOwner {
     pub(super) process: Process,
     /// The number of the first change that is its own.
     pub(super) first: usize,
@@ -63,7 +63,9 @@ impl Record {
 
     pub(super) fn to_text(&self) -> String {
         let mut text = format!("interface {}\n", self.interface);
-        if let Some(Owner { process: Process { pid, started }, first, command }) = &self.owner {
+        if let Some(JournalOwner { process: Process { pid, started }, first, command }) =
+            &self.owner
+        {
             text += &format!("owner {pid} {started} {first} {command}\n");
         }
         for Change { setting, former, new, is_made } in &self.changes {
@@ -84,7 +86,7 @@ impl Record {
                     let (pid, started) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
                     let (first, command) = (words.next()?.parse().ok()?, words.next()?.into());
                     let process = Process { pid, started };
-                    record.owner = Some(Owner { process, first, command });
+                    record.owner = Some(JournalOwner { process, first, command });
                 }
                 "made" | "pending" => {
                     let mut words = rest.splitn(3, ' ');
@@ -107,7 +109,8 @@ mod tests {
     #[test]
     fn a_journal_is_read_as_it_was_written_and_nothing_else_is() {
         let process = Process { pid: 7, started: 1 << 40 };
-        let owner = Owner { process, first: 1, command: "sluice tune eth0 --for capture".into() };
+        let owner =
+            JournalOwner { process, first: 1, command: "sluice tune eth0 --for capture".into() };
         let change = |setting: &str, former: &str, new: &str| Change {
             setting: setting.parse().unwrap(),
             former: former.into(),
