@@ -87,6 +87,7 @@ pub(super) fn need_one_round_trip(options: &Options) {
         assert_eq!((seen.flood, seen.resets, seen.syns), (0, 0, 0), "{address}");
         // A client that waits for a CPU may repeat a segment.
         let repeated = retransmissions(&lab, "left") - before;
+        println!("{repeated} segments were repeated");
         let connections = kind * u64::from(connections);
         assert!(repeated <= 1 + connections / 100, "{address}: {repeated}");
         assert!(has_handed_over(&scrubber, connections, repeated), "{address}");
