@@ -80,8 +80,8 @@ static __always_inline struct slot *limit_slot(__u64 key, __u32 mask, __u64 now)
 #pragma unroll
 	for (int i = 0; i < 2; i++) {
 		struct slot_line *line = bpf_map_lookup_elem(&scrub_limits, &at[i]);
+		__u64 found_tag = 0, unused = 0;
 		struct slot *found = 0;
-		__u64 found_tag = 0;
 		int count = 0;
 
 		if (!line)
@@ -92,17 +92,22 @@ static __always_inline struct slot *limit_slot(__u64 key, __u32 mask, __u64 now)
 
 			if (other == key)
 				return &line->slots[slot];
-			if (line->slots[slot].time <= now) {
+			unused |= is_zero(other);
+			if (line->slots[slot].time > now)
+				continue;
+			if (!found_tag) {
 				found = &line->slots[slot];
 				found_tag = other;
-				count++;
 			}
+			count++;
 		}
 		if (count > best) {
 			best = count;
 			free = found;
 			tag = found_tag;
 		}
+		if (unused)
+			break;
 	}
 	/* Of two keys that are inserted at once, the slower one shares the slot once. Pairs with itself on other CPUs. */
 	if (free)

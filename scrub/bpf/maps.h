@@ -5,45 +5,6 @@
 
 #include "scrub.h"
 
-/*
- * An image has as many lines as its policy needs. Without types: Linux 5.15 to 6.1 takes no map without BTF for one with
- * BTF (kernel/bpf/map_in_map.c, `bpf_map_meta_equal`, timer_off).
- */
-struct image {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_INNER_MAP | LINE_ALIGNED);
-	__uint(max_entries, 1);
-	__uint(key_size, sizeof(__u32));
-	__uint(value_size, sizeof(struct scrub_line));
-};
-
-/* Key: a side, the lowest bit of a generation. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
-	__uint(max_entries, 2);
-	__type(key, __u32);
-	__array(values, struct image);
-} scrub_images SEC(".maps");
-
-/*
- * All have one size, so the kernel reads them without a call. They have one value, because Linux before 6.4 reads no other
- * one then (kernel/bpf/map_in_map.c, `bpf_map_meta_alloc`, elem_size).
- */
-struct networks {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__uint(key_size, sizeof(__u32));
-	__uint(value_size, sizeof(struct scrub_networks));
-};
-
-/* Key: side * 2, and 1 more for IPv6. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
-	__uint(max_entries, 4);
-	__type(key, __u32);
-	__array(values, struct networks);
-} scrub_networks SEC(".maps");
-
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 2);
@@ -88,7 +49,17 @@ struct {
 	__type(value, struct scrub_scratch);
 } scrub_scratch SEC(".maps");
 
-/* The number changes with the layout or flags of any map, so that programs of different versions do not share them. */
+static __always_inline struct scrub_scratch *scratch_of(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&scrub_scratch, &zero);
+}
+
+/*
+ * The number changes with the layout or flags of any map, or with the places of entries, so that programs of different
+ * versions do not share them.
+ */
 struct scrub_control control SEC(SCRUB_CONTROL);
 
 /* The last decision of scrub_rehearse. */
@@ -100,21 +71,6 @@ const volatile __u32 frags SEC(".rodata.frags") = 0;
 static __always_inline struct scrub_params *params_of(__u32 side)
 {
 	return bpf_map_lookup_elem(&scrub_params, &side);
-}
-
-static __always_inline void *image_of(__u32 side)
-{
-	return bpf_map_lookup_elem(&scrub_images, &side);
-}
-
-/* Returns the bits of a version's networks; NULL if the generation has ended. */
-static __always_inline const __u64 *networks_of(__u32 side, __u32 is_v6)
-{
-	__u32 key = side * 2 + is_v6, zero = 0;
-	void *networks = bpf_map_lookup_elem(&scrub_networks, &key);
-	struct scrub_networks *bits = networks ? bpf_map_lookup_elem(networks, &zero) : 0;
-
-	return bits ? bits->bits : 0;
 }
 
 static __always_inline __u32 frame_bytes(struct xdp_md *ctx)

@@ -64,7 +64,7 @@ struct rule_fields {
 
 /* All that a record is compared with. */
 struct rule_query {
-	void *image;
+	__u32 side;
 	struct scrub_packet *packet;
 	struct rule_fields *fields;
 	void *start, *end;	/* of the frame */
@@ -194,7 +194,7 @@ static __always_inline int rule_matches(const struct rule_query *query, struct s
 		return 0;
 	if (!(rule->flags & RULE_HAS_REST))
 		return 1;
-	rest = (void *)line_at(query->image, record + 1);
+	rest = (void *)line_at(query->side, record + 1);
 	if (!rest || !scrub_rest_matches(rule, rest, query->packet, query->fields))
 		return 0;
 	return !rest->payload_mask || payload_matches(query, rule->flow_label >> 40,

@@ -120,15 +120,15 @@ static __always_inline int may_have_key(const struct scrub_rule_filter *filter, 
 }
 
 /* Returns a line of the vector of a field's value. */
-static __always_inline struct scrub_line *vector_line(void *image,
+static __always_inline struct scrub_line *vector_line(__u32 side,
 						      const struct scrub_rule_params *params,
 						      __u32 field, __u32 value, __u32 half)
 {
 	const struct scrub_vector_field *vectors = &params->vectors[field];
-	struct scrub_line *line = line_at(image, vectors->classes + (value >> 5));
+	struct scrub_line *line = line_at(side, vectors->classes + (value >> 5));
 	__u32 class = line ? ((__u16 *)line)[value & 31] : 0;
 
-	return line_at(image, vectors->vectors + class * params->vector_lines + half);
+	return line_at(side, vectors->vectors + class * params->vector_lines + half);
 }
 
 /* Returns the number of the lowest set bit. */
@@ -165,7 +165,7 @@ struct {
 } rule_scratch SEC(".maps");
 
 /* Combines the vectors of a packet's values. Returns the mask of words that have bits. */
-static __always_inline __u32 combine_vectors(void *image, const struct scrub_rule_params *params,
+static __always_inline __u32 combine_vectors(__u32 side, const struct scrub_rule_params *params,
 					     const struct scrub_packet *packet, struct rule_scratch *scratch)
 {
 	__u32 values[SCRUB_VECTORS] = {
@@ -184,7 +184,7 @@ static __always_inline __u32 combine_vectors(void *image, const struct scrub_rul
 			/* Twice the same line is as good as one of ones. */
 			lines[field] = field && !params->vectors[field].used ?
 					       lines[0] :
-					       vector_line(image, params, field, values[field], half);
+					       vector_line(side, params, field, values[field], half);
 			if (!lines[field])
 				return 0;
 		}
@@ -226,7 +226,7 @@ static __always_inline int find_candidate(const struct rule_query *query,
 		scratch->words[word] = bits;
 		if (!bits)
 			scratch->summary = summary & (summary - 1);
-		rule = (void *)line_at(query->image, record);
+		rule = (void *)line_at(query->side, record);
 		if (!rule || rule->order >= scratch->found >> 32)
 			return 1;
 		if (rule_matches(query, rule, record)) {
@@ -242,7 +242,7 @@ static __always_inline void find_in_chain(const struct rule_query *query, struct
 					  __u32 record)
 {
 	for (int at = 0; at < CHAIN_MAX; at++, record += RECORD_LINES) {
-		struct scrub_rule *rule = (void *)line_at(query->image, record);
+		struct scrub_rule *rule = (void *)line_at(query->side, record);
 
 		if (!rule || rule->order >= scratch->found >> 32)
 			return;
@@ -281,7 +281,7 @@ static __always_inline struct rule_scratch *rule_scratch_of(void)
 static __always_inline void find_with_key(const struct rule_query *query, const struct scrub_rule_params *params,
 					  struct rule_scratch *scratch, __u64 hash)
 {
-	__u32 record = buckets_find(query->image, &params->index, hash >> RULE_INDEX_BITS, RULE_INDEX_BITS) &
+	__u32 record = buckets_find(query->side, &params->index, hash >> RULE_INDEX_BITS, RULE_INDEX_BITS) &
 		       ((1 << RULE_INDEX_BITS) - 1);
 
 	if (record)

@@ -23,7 +23,6 @@
 struct decision {
 	struct xdp_md *ctx;
 	struct scrub_params *params;
-	void *image;
 	struct scrub_packet *packet;
 	struct scrub_scratch *scratch;	/* has the packet */
 	__u32 generation;
@@ -36,18 +35,22 @@ struct decision {
 	__u8 returns;		/* leaves by the return path if it passes */
 };
 
-/* Charges a packet to limits, until it exceeds one. Returns true if it does. */
+/* Charges a packet to limits. Returns true if it exceeds one, which is the cause then. */
 static __always_inline int exceeds(struct decision *it, struct scrub_limit_list list)
 {
-	for (__u32 i = 0; i < LIMITS_MAX && i < list.count; i++) {
-		__u32 counter = scrub_charge(it->packet, it->side, list.first + i, it->bytes);
+	__u32 counter;
 
-		if (counter) {
-			it->counter = counter;
-			return 1;
-		}
-	}
-	return 0;
+	if (!list.count)
+		return 0;
+	counter = scrub_exceeded(it->packet, it->side, list.first, list.count, it->bytes);
+	it->counter = counter ?: it->counter;
+	return counter != 0;
+}
+
+/* Returns a profile by its number; NULL if the generation has ended. */
+static __always_inline struct scrub_profile *profile_at(const struct decision *it, __u32 number)
+{
+	return (void *)line_at(it->side, it->params->profiles + number * PROFILE_LINES);
 }
 
 /* Drops by a packet's amplification class. Returns XDP_PASS if it goes on. */
@@ -59,10 +62,10 @@ static __always_inline int decide_by_class(struct decision *it, __u32 profile)
 
 	if (it->packet->transport != IPPROTO_UDP)
 		return XDP_PASS;
-	class = scrub_amplification(it->ctx, it->packet, it->side);
+	class = amplification_class(it->ctx, it->packet, it->params, it->side);
 	if (!class)
 		return XDP_PASS;
-	line = line_at(it->image, profile + 1 + (((class - 1) >> 4) & 1));
+	line = line_at(it->side, profile + 1 + (((class - 1) >> 4) & 1));
 	if (!line)
 		return XDP_PASS;
 	list = ((struct scrub_limit_list *)line)[(class - 1) & 15];
@@ -89,12 +92,11 @@ static __always_inline __u8 dropped_fragments(const struct scrub_profile *profil
 /* Returns XDP_DROP, XDP_TX or XDP_PASS, and sets the cause. */
 static __always_inline int decide_by_profile(struct decision *it, __u32 number)
 {
-	__u32 first = it->params->profiles + number * PROFILE_LINES;
 	struct scrub_profile *profile;
 
-	if (decide_by_class(it, first) == XDP_DROP)
+	if (decide_by_class(it, it->params->profiles + number * PROFILE_LINES) == XDP_DROP)
 		return XDP_DROP;
-	profile = (void *)line_at(it->image, first);
+	profile = profile_at(it, number);
 	if (!profile)
 		return XDP_PASS;
 	if (it->packet->fragment & dropped_fragments(profile)) {
@@ -118,8 +120,7 @@ static __always_inline int decide_by_profile(struct decision *it, __u32 number)
 /* Charges a packet to a profile's limits. Returns true if it exceeds one. */
 static __always_inline int exceeds_limits(struct decision *it, __u32 profile_number)
 {
-	__u32 first = it->params->profiles + profile_number * PROFILE_LINES;
-	struct scrub_profile *profile = (void *)line_at(it->image, first);
+	struct scrub_profile *profile = profile_at(it, profile_number);
 
 	return profile && exceeds(it, profile->limits);
 }
@@ -127,7 +128,7 @@ static __always_inline int exceeds_limits(struct decision *it, __u32 profile_num
 /* Applies the action of the rule that matched. Returns true if it decides. */
 static __always_inline int apply_rule(struct decision *it, __u32 number, __u32 profile_number, int *verdict)
 {
-	struct scrub_line *line = line_at(it->image, it->params->actions + (number >> 2));
+	struct scrub_line *line = line_at(it->side, it->params->actions + (number >> 2));
 	struct scrub_profile *profile;
 	struct scrub_action *action;
 	__u32 cause;
@@ -145,7 +146,7 @@ static __always_inline int apply_rule(struct decision *it, __u32 number, __u32 p
 	}
 	if (action->kind >= SCRUB_RULE_CHALLENGE_A2S) {
 		count_at(it->side, action->counter, it->bytes);
-		profile = (void *)line_at(it->image, it->params->profiles + profile_number * PROFILE_LINES);
+		profile = profile_at(it, profile_number);
 		if (!profile)
 			return 0;
 		cause = scrub_challenge_udp(it->ctx, it->packet, it->side, number, &profile->tcp);
@@ -161,28 +162,38 @@ static __always_inline int apply_rule(struct decision *it, __u32 number, __u32 p
 	return 1;
 }
 
-static __always_inline struct scrub_class class_of(const struct decision *it, __u64 high, __u64 low)
+static __always_inline struct scrub_class class_of(const struct scrub_packet *packet, const struct scrub_params *params,
+						   __u32 side, __u64 high, __u64 low)
 {
-	const struct scrub_set_params *sets = &it->params->sets;
-	__u32 is_v6 = it->packet->version == 6;
-	const __u64 *networks = networks_of(it->side, is_v6);
-	struct scrub_v6_first *first;
-	__u32 class = 0;
+	const struct scrub_set_params *sets = &params->sets;
 
-	if (!networks)
-		return no_class;
-	/* Most IPv4 addresses end here, without a call. */
-	if (!is_v6 && is_v4_root(networks, sets, it->params->v4_page_of, high >> 32))
-		return sets->v4_root;
-	if (!is_v6) {
-		class = scrub_v4_class(it->side, high >> 32);
-	} else if (has_bit(networks, high >> 40)) {
-		class = scrub_v6_class(it->side, high, low);
-	} else {
-		first = v6_first(it->image, sets, high);
-		class = first ? first->class : 0;
+	/* Most addresses end here, without a call. */
+	if (packet->version == 4) {
+		if (!differs(side, sets->v4_bitmaps, high, V4_BLOCK_LENGTH))
+			return sets->v4_root;
+		return class_at(side, sets, v4_class(side, sets, high >> 32));
 	}
-	return class_at(it->image, sets, class);
+	if (!differs(side, sets->v6_bitmaps, high, V6_NETWORK_LENGTH))
+		return sets->v6_root;
+	return class_at(side, sets, scrub_v6_class(side, high, low));
+}
+
+/* Remembers the class of a packet's destination as that of the last one. */
+__noinline int scrub_remember_destination(struct scrub_packet *packet, __u32 generation)
+{
+	struct scrub_params *params = params_of(generation & 1);
+	struct scrub_scratch *scratch = scratch_of();
+	struct scrub_last_destination *last;
+
+	if (!packet || !params || !scratch)
+		return 0;
+	last = &scratch->last;
+	last->class = class_of(packet, params, generation & 1, packet->dst_high, packet->dst_low);
+	last->high = packet->dst_high;
+	last->low = packet->dst_low;
+	last->generation = generation;
+	last->version = packet->version;
+	return 0;
 }
 
 /* Returns the class of a packet's destination. */
@@ -194,11 +205,9 @@ static __always_inline struct scrub_class destination_class(const struct decisio
 	if (last->low == packet->dst_low && last->high == packet->dst_high && last->generation == it->generation &&
 	    last->version == packet->version)
 		return last->class;
-	last->class = class_of(it, packet->dst_high, packet->dst_low);
-	last->high = packet->dst_high;
-	last->low = packet->dst_low;
-	last->generation = it->generation;
-	last->version = packet->version;
+	if (packet->version == 4 && !differs(it->side, it->params->sets.v4_bitmaps, packet->dst_high, V4_BLOCK_LENGTH))
+		return it->params->sets.v4_root;
+	scrub_remember_destination(it->packet, it->generation);
 	return last->class;
 }
 
@@ -238,7 +247,7 @@ static __always_inline int decide_protected(struct decision *it, const struct sc
 							      SCRUB_COUNT_CONTRADICTED;
 		return XDP_DROP;
 	}
-	src = class_of(it, packet->src_high, packet->src_low);
+	src = class_of(packet, it->params, it->side, packet->src_high, packet->src_low);
 	if (decide_by_sets(it, src.sets, &verdict))
 		return verdict;
 	if (first == SCRUB_FIRST_PASSED)
@@ -270,7 +279,7 @@ static __always_inline int decide(struct decision *it)
 	struct scrub_class dst;
 	int verdict;
 
-	it->counter = scrub_parse(it->ctx, packet, it->params->tunnels);
+	it->counter = parse(it->ctx, packet, it->params->tunnels);
 	if (it->counter == SCRUB_NOT_IP)
 		return XDP_PASS;
 	if (it->counter != SCRUB_PARSED)
@@ -282,8 +291,7 @@ static __always_inline int decide(struct decision *it)
 	dst = destination_class(it);
 	if (!dst.network && packet->tunnel) {
 		/* A flood of tunnels must not pass because nobody protects what is inside. */
-		__builtin_memset(packet, 0, sizeof(*packet));
-		scrub_parse(it->ctx, packet, 0);
+		scrub_parse_outer(it->ctx, packet);
 		dst = destination_class(it);
 	}
 	if (!dst.network)
@@ -326,21 +334,18 @@ static __always_inline void sample(const struct decision *it, int verdict)
 /* Begins the decision on a packet by the present policy. Returns false if there is none. */
 static __always_inline int begin(struct decision *it, struct xdp_md *ctx)
 {
-	__u32 zero = 0;
-
 	it->ctx = ctx;
 	it->bytes = frame_bytes(ctx);
 	it->mark = NO_MARK;
 	it->generation = *(volatile __u32 *)&control.generation;
 	it->side = it->generation & 1;
 	it->params = params_of(it->side);
-	it->image = image_of(it->side);
-	it->scratch = bpf_map_lookup_elem(&scrub_scratch, &zero);
+	it->scratch = scratch_of();
 	if (!it->scratch)
 		return 0;
 	it->packet = &it->scratch->packet;
 	__builtin_memset(it->packet, 0, sizeof(*it->packet));
-	return it->params && it->image;
+	return it->params && it->generation;
 }
 
 /* Turns a packet into the answer to it. Returns XDP_DROP if that cannot be sent. */

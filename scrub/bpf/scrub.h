@@ -39,7 +39,7 @@ struct scrub_count {
 	__u64 packets, bytes;
 };
 
-/* A policy's parameters, and tables that are read without a call. */
+/* A policy's parameters, and the filter of rules. */
 struct scrub_params {
 	__u64 pass_sets, drop_sets;
 	/* The first lines of tables. */
@@ -51,7 +51,6 @@ struct scrub_params {
 	__u32 tunnels;		/* that are looked into: enum scrub_tunnel */
 	struct scrub_set_params sets;
 	struct scrub_rule_params rules;
-	__u32 v4_page_of[1 << 16]; /* the distance of each /16's page from the first one */
 	struct scrub_rule_filter filter;
 };
 
@@ -118,7 +117,7 @@ struct scrub_amplification {
 /* How the program works, whatever the policy. */
 struct scrub_control {
 	__u64 now;		/* in ns; 0 for the kernel's clock */
-	__u32 generation;	/* the lowest bit is the side of its parameters and tables */
+	__u32 generation;	/* 0 without a policy; the lowest bit is the side of its parameters and tables */
 	__u32 monitor;		/* nothing is dropped */
 	__u32 resident;		/* acts without a living owner */
 	__u32 fail_closed;	/* drops everything without a living owner */
@@ -130,10 +129,11 @@ struct scrub_control {
 	__u64 cookie_key[2];
 	__u64 learn_until;	/* in ns; before, packets of unknown flows pass */
 	__u64 stages;		/* of how many interfaces; for user space */
+	__u64 segments;		/* of the present image; for user space */
 };
 
 /* The section of the one that all programs share; src/program/mod.rs has its name. */
-#define SCRUB_CONTROL ".data.scrub4"
+#define SCRUB_CONTROL ".data.scrub5"
 
 /* Leads a sampled frame. */
 struct scrub_sample {

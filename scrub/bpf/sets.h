@@ -7,15 +7,18 @@
 
 #define V4_HAS_LONGER 0x8000
 #define V4_VALUE_BITS 16
+#define V4_BLOCK_LENGTH 22
 #define V6_VALUE_BITS 24
+#define V6_LENGTH_BITS 40
+#define V6_MAX_LENGTH 64
+#define V6_NETWORK_LENGTH 24
 #define V6_LENGTHS 112
-#define V6_FOUND 0x10000
 
-/* A /16 of IPv6, two in a line. */
+/* A /16 of IPv6, eight in a line. */
 struct scrub_v6_first {
-	__u64 lengths[2];	/* a bit for each length less one: 1..64, 65..128 */
-	__u16 class;
-	__u16 reserved[7];
+	__u32 lengths;		/* of prefixes in it, from 17 to 24: a bit each, of a length less 17 */
+	__u16 class;		/* of prefixes up to 16 bits */
+	__u16 reserved;
 };
 
 /* Two in a line. */
@@ -34,56 +37,70 @@ struct scrub_class {
 	__u32 reserved;
 };
 
+#define BITMAPS 2
+
 struct scrub_set_params {
 	/* The first lines of tables. */
-	__u32 v4_pages;		/* of a /16: a class for each /24 */
+	__u32 v4_bitmaps[BITMAPS];
+	__u32 v6_bitmaps[BITMAPS];
+	__u32 v4_ranks;		/* for each word of the second bitmap, how many bits are set before */
+	__u32 v4_classes;	/* of each /22 whose bit is set: 16 bits for each /24, from the lowest */
 	__u32 v6_first;
 	__u32 v6_prefixes;
-	__u32 v6_length_count;
 	__u32 classes;
-	__u32 v4_root_page;	/* the distance of the page of /16s that have the class v4_root alone */
-	struct scrub_class v4_root; /* of all IPv4 addresses whose /24 has no bit */
+	__u32 v6_length_count;
+	struct scrub_class v4_root, v6_root; /* of all addresses that are not in the bitmaps */
 	struct scrub_buckets v4_longer;
+	struct scrub_buckets v6_networks; /* from /24s to lengths: a bit each, from 25 to 64, the last one for longer ones, too */
 	struct scrub_buckets v6_index;
 	__u64 v6_seed;
-	__u8 v6_lengths[V6_LENGTHS]; /* those of prefixes longer than 16, from the longest */
+	__u8 v6_lengths[V6_LENGTHS]; /* of all prefixes longer than 16, from the longest */
 };
 
-#define NETWORK_WORDS (1 << 18)
-
-/* A bit for each network of 24 bits: its class is not v4_root; of IPv6, a prefix longer than 16 bits touches it. */
-struct scrub_networks {
-	__u64 bits[NETWORK_WORDS];
-};
-
-static __always_inline int has_bit(const __u64 *bits, __u32 network)
+static __always_inline int has_bit(__u32 side, __u32 bitmap, __u32 at)
 {
-	return bits[network >> 6 & (NETWORK_WORDS - 1)] >> (network & 63) & 1;
+	struct scrub_line *line = line_at(side, bitmap + (at >> 9));
+
+	return line && line->entries[at >> 6 & (LINE_ENTRIES - 1)] >> (at & 63) & 1;
 }
 
-/* Returns true if an address in host order has the class v4_root. */
-static __always_inline int is_v4_root(const __u64 *bits, const struct scrub_set_params *params, const __u32 *page_of,
-				      __u32 address)
+/*
+ * Returns false if an address has the class of the whole space: src/sets/bitmaps.rs. `high` is its upper half, and `length`
+ * that of networks in the second bitmap.
+ */
+static __always_inline int differs(__u32 side, const __u32 *bitmaps, __u64 high, __u32 length)
 {
-	return page_of[address >> 16 & 0xffff] == params->v4_root_page || !has_bit(bits, address >> 8);
+	return has_bit(side, bitmaps[0], high >> 48) && has_bit(side, bitmaps[1], high >> (64 - length));
 }
 
-/* Returns the class of an address in host order that has another one than v4_root. */
-static __always_inline __u32 v4_class(void *image, const struct scrub_set_params *params, const __u32 *page_of,
-				      __u32 address)
+/* Returns the number of bits that are set. */
+static __always_inline __u32 count_bits(__u64 word)
 {
-	__u32 network = address >> 8, page = page_of[address >> 16 & 0xffff];
-	struct scrub_line *line;
-	__u64 entry, lengths;
-	__u32 class;
+	word -= word >> 1 & 0x5555555555555555ULL;
+	word = (word & 0x3333333333333333ULL) + (word >> 2 & 0x3333333333333333ULL);
+	return ((word + (word >> 4)) & 0x0f0f0f0f0f0f0f0fULL) * 0x0101010101010101ULL >> 56;
+}
 
-	line = line_at(image, params->v4_pages + page + (network >> 5 & 7));
+/* Returns the class of an address in host order whose /22 differs. */
+static __always_inline __u32 v4_class(__u32 side, const struct scrub_set_params *params, __u32 address)
+{
+	__u32 block = address >> (32 - V4_BLOCK_LENGTH), class, place;
+	struct scrub_line *line, *ranks;
+	__u64 entry, lengths, before;
+
+	line = line_at(side, params->v4_bitmaps[1] + (block >> 9));
+	ranks = line_at(side, params->v4_ranks + (block >> 10));
+	if (!line || !ranks)
+		return 0;
+	before = line->entries[block >> 6 & (LINE_ENTRIES - 1)] & ((1ULL << (block & 63)) - 1);
+	place = ((__u32 *)ranks)[block >> 6 & 15] + count_bits(before);
+	line = line_at(side, params->v4_classes + (place >> 3));
 	if (!line)
 		return 0;
-	class = ((__u16 *)line)[network & 31];
+	class = line->entries[place & (LINE_ENTRIES - 1)] >> (address >> 8 & 3) * 16 & 0xffff;
 	if (!(class & V4_HAS_LONGER))
 		return class;
-	lengths = buckets_find(image, &params->v4_longer,
+	lengths = buckets_find(side, &params->v4_longer,
 			       (__u64)(address & 0xffffff00) << 6 | 24, V4_VALUE_BITS);
 #pragma unroll
 	for (int length = 32; length > 24; length--) {
@@ -91,7 +108,7 @@ static __always_inline __u32 v4_class(void *image, const struct scrub_set_params
 
 		if (!(lengths >> (length - 24) & 1))
 			continue;
-		entry = buckets_find(image, &params->v4_longer, prefix << 6 | length, V4_VALUE_BITS);
+		entry = buckets_find(side, &params->v4_longer, prefix << 6 | length, V4_VALUE_BITS);
 		if (entry)
 			return (__u16)entry;
 	}
@@ -123,42 +140,29 @@ static __always_inline struct v6_address v6_masked(const struct v6_address *addr
 	return masked;
 }
 
-/* Returns the entry of an address's /16, which has the class of prefixes up to 16 bits; NULL if the image has ended. */
-static __always_inline struct scrub_v6_first *v6_first(void *image, const struct scrub_set_params *params, __u64 high)
-{
-	__u32 key = high >> 48;
-	struct scrub_line *line = line_at(image, params->v6_first + (key >> 1));
-
-	return line ? (void *)&line->entries[(key & 1) * 4] : 0;
-}
-
-/* Returns the class of a prefix that has the address, and V6_FOUND; 0 if it is not in the table. */
-static __always_inline __u32 v6_prefix(void *image, const struct scrub_set_params *params,
-				       const struct v6_address *address, __u32 length)
+/* Returns the entry of a prefix that has the address; NULL if there is none. */
+static __always_inline struct scrub_v6_prefix *v6_prefix(__u32 side, const struct scrub_set_params *params,
+							 const struct v6_address *address, __u32 length)
 {
 	struct v6_address masked = v6_masked(address, length);
-	__u64 entry = buckets_find(image, &params->v6_index,
-				   v6_tag(&masked, length, params->v6_seed), V6_VALUE_BITS);
-	__u32 key = entry & ((1 << V6_VALUE_BITS) - 1);
+	__u64 found = buckets_find(side, &params->v6_index, v6_tag(&masked, length, params->v6_seed), V6_VALUE_BITS);
+	__u32 number = found & ((1 << V6_VALUE_BITS) - 1);
+	struct scrub_line *line = found ? line_at(side, params->v6_prefixes + (number >> 1)) : 0;
 	struct scrub_v6_prefix *prefix;
-	struct scrub_line *line;
 
-	line = entry ? line_at(image, params->v6_prefixes + (key >> 1)) : 0;
 	if (!line)
 		return 0;
-	prefix = (void *)&line->entries[(key & 1) * 4];
-	if (prefix->high != masked.high || prefix->low != masked.low || prefix->length != length)
-		return 0;
-	return prefix->class | V6_FOUND;
+	prefix = (void *)&line->entries[(number & 1) * 4];
+	return prefix->high == masked.high && prefix->low == masked.low && prefix->length == length ? prefix : 0;
 }
 
 static const struct scrub_class no_class;
 
 /* Returns the memberships of an address. */
-static __always_inline struct scrub_class class_at(void *image, const struct scrub_set_params *params,
+static __always_inline struct scrub_class class_at(__u32 side, const struct scrub_set_params *params,
 						   __u32 class)
 {
-	struct scrub_line *line = class ? line_at(image, params->classes + (class >> 2)) : 0;
+	struct scrub_line *line = class ? line_at(side, params->classes + (class >> 2)) : 0;
 
 	return line ? *(struct scrub_class *)&line->entries[(class & 3) * 2] : no_class;
 }

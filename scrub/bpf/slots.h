@@ -3,14 +3,16 @@
  * Tables of slots: what is remembered of a key until a time.
  *
  *	key --hash--> line a: [ tag time | tag time | tag time | tag time ]
- *	        `---> line b: the same; the emptier one gets a new key
+ *	        `---> line b: the same; if line a was ever full, the emptier one gets a new key
  *
- * A slot whose time has passed is free: its key is as if never seen.
+ * A slot whose time has passed is free: its key is as if never seen. New keys take such slots before unused ones. A line
+ * with an unused slot was never full, so no key went from it to line b, which need not be read then. With half of the
+ * slots in use, 1 of 150 keys finds both lines full.
  */
 #ifndef SCRUB_SLOTS_H
 #define SCRUB_SLOTS_H
 
-#include "buckets.h"
+#include "line.h"
 
 #define SLOTS 4
 /* The tag of a slot that is being written; keys are odd. */
@@ -53,22 +55,27 @@ static __always_inline struct slot *living_slot(void *map, __u64 key, __u32 mask
 #pragma unroll
 	for (int i = 0; i < 2; i++) {
 		struct slot_line *line = bpf_map_lookup_elem(map, &at[i]);
+		__u64 unused = 0;
 
 		if (!line)
 			return 0;
 #pragma unroll
 		for (int slot = 0; slot < SLOTS; slot++) {
 			/* Pairs with insert_slot(). */
-			if (*(volatile __u64 *)&line->slots[slot].tag == key)
+			__u64 tag = *(volatile __u64 *)&line->slots[slot].tag;
+
+			if (tag == key)
 				return (line->slots[slot].time & ~TIME_FLAGS) > now ? &line->slots[slot] : 0;
+			unused |= is_zero(tag);
 		}
+		if (unused)
+			return 0;
 	}
 	return 0;
 }
 
 /*
- * Inserts a key until a time, into the emptier line. If both are full, it takes the slot of the entry that ends first;
- * weak entries first.
+ * Inserts a key until a time. If both lines are full, it takes the slot of the entry that ends first; weak entries first.
  */
 static __always_inline void insert_slot(void *map, __u64 key, __u32 mask, __u64 now, __u64 time)
 {
@@ -80,8 +87,8 @@ static __always_inline void insert_slot(void *map, __u64 key, __u32 mask, __u64 
 #pragma unroll
 	for (int i = 0; i < 2; i++) {
 		struct slot_line *line = bpf_map_lookup_elem(map, &at[i]);
+		__u64 found_tag = 0, unused = 0;
 		struct slot *found = 0;
-		__u64 found_tag = 0;
 		int count = 0;
 
 		if (!line)
@@ -95,9 +102,12 @@ static __always_inline void insert_slot(void *map, __u64 key, __u32 mask, __u64 
 				line->slots[slot].time = time;
 				return;
 			}
+			unused |= is_zero(other);
 			if (until <= now) {
-				found = &line->slots[slot];
-				found_tag = other;
+				if (!found_tag) {
+					found = &line->slots[slot];
+					found_tag = other;
+				}
 				count++;
 				continue;
 			}
@@ -114,6 +124,8 @@ static __always_inline void insert_slot(void *map, __u64 key, __u32 mask, __u64 
 			free = found;
 			tag = found_tag;
 		}
+		if (unused)
+			break;
 	}
 	if (!free) {
 		free = oldest;

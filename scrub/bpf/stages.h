@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * The stages are global functions: the verifier checks each once, whatever calls it. A function cannot get a map, so they
- * look up the image by the side of the generation that the packet began with.
+ * What the stages do. A global function is verified once, whatever calls it; a call costs time, so what most packets need
+ * is inlined. All read the tables of the side of the generation that the packet began with.
  */
 #ifndef SCRUB_STAGES_H
 #define SCRUB_STAGES_H
@@ -43,12 +43,10 @@ __noinline int scrub_parse_tunnel(struct xdp_md *ctx, struct scrub_packet *packe
 }
 
 /* Parses all headers of a packet, and checks their fields; of one of these tunnels, those of the packet inside. */
-__noinline int scrub_parse(struct xdp_md *ctx, struct scrub_packet *packet, __u32 tunnels)
+static __always_inline int parse(struct xdp_md *ctx, struct scrub_packet *packet, __u32 tunnels)
 {
 	int result;
 
-	if (!packet)
-		return SCRUB_TRUNCATED;
 	result = parse_network(packet, (void *)(long)ctx->data, (void *)(long)ctx->data_end, frame_bytes(ctx));
 	if (result == SCRUB_PARSED && has_extension(packet))
 		result = scrub_parse_extensions(ctx, packet);
@@ -62,89 +60,104 @@ __noinline int scrub_parse(struct xdp_md *ctx, struct scrub_packet *packet, __u3
 	return result == SCRUB_PARSED ? check_fields(packet) : result;
 }
 
-/* Returns the class of an IPv4 address that has another one than v4_root. */
-__noinline __u32 scrub_v4_class(__u32 side, __u32 address)
+/* As parse(), for a packet whose tunnel is not looked into. */
+__noinline int scrub_parse_outer(struct xdp_md *ctx, struct scrub_packet *packet)
 {
-	struct scrub_params *params = params_of(side);
-	void *image = image_of(side);
-
-	return params && image ? v4_class(image, &params->sets, params->v4_page_of, address) : 0;
+	if (!packet)
+		return SCRUB_TRUNCATED;
+	__builtin_memset(packet, 0, sizeof(*packet));
+	return parse(ctx, packet, 0);
 }
+
+#define V6_FOUND 0x10000
 
 /* Returns the class of an IPv6 prefix, and V6_FOUND; 0 if it is not in the table. */
 __noinline __u32 scrub_v6_prefix(__u32 side, __u64 high, __u64 low, __u32 length)
 {
-	struct scrub_params *params = params_of(side);
 	struct v6_address address = { .high = high, .low = low };
-	void *image = image_of(side);
+	struct scrub_params *params = params_of(side);
+	struct scrub_v6_prefix *prefix = params ? v6_prefix(side, &params->sets, &address, length) : 0;
 
-	return params && image ? v6_prefix(image, &params->sets, &address, length) : 0;
+	return prefix ? prefix->class | V6_FOUND : 0;
 }
 
-/* Returns the class of an IPv6 address whose /24 has a bit. */
+/* Returns the class of an IPv6 address whose /24 differs. */
 __noinline __u32 scrub_v6_class(__u32 side, __u64 high, __u64 low)
 {
 	struct scrub_params *params = params_of(side);
-	struct scrub_v6_first first = {}, *entry;
-	void *image = image_of(side);
+	struct scrub_v6_first *first;
+	struct scrub_line *line;
+	__u64 lengths, longer;
 	__u32 found;
 
-	if (!params || !image)
+	if (!params)
 		return 0;
-	entry = v6_first(image, &params->sets, high);
-	if (entry)
-		first = *entry;
+	line = line_at(side, params->sets.v6_first + (high >> 51));
+	if (!line)
+		return 0;
+	first = (void *)&line->entries[high >> 48 & 7];
+	longer = buckets_find(side, &params->sets.v6_networks, high >> 40, V6_LENGTH_BITS);
+	/* A bit for each length less one; the shift drops the key. */
+	lengths = (__u64)first->lengths << 16 | longer << 24;
 	for (__u32 at = 0; at < V6_LENGTHS && at < params->sets.v6_length_count; at++) {
-		__u32 bit = params->sets.v6_lengths[at] - 1;
+		__u32 length = params->sets.v6_lengths[at];
+		__u32 bit = (length < V6_MAX_LENGTH ? length : V6_MAX_LENGTH) - 1;
 
-		if (!(first.lengths[bit >> 6 & 1] >> (bit & 63) & 1))
+		if (!(lengths >> (bit & 63) & 1))
 			continue;
-		found = scrub_v6_prefix(side, high, low, bit + 1);
+		found = scrub_v6_prefix(side, high, low, length);
 		if (found & V6_FOUND)
 			return found & ~V6_FOUND;
 	}
-	return first.class;
+	return first->class;
 }
 
 /* Charges a packet to a limit. Returns the limit's counter if the packet exceeds it; 0 if not. */
-__noinline __u32 scrub_charge(struct scrub_packet *packet, __u32 side, __u32 number, __u32 bytes)
+static __always_inline __u32 charge(struct scrub_packet *packet, __u32 side, const struct scrub_params *params,
+				    __u32 number, __u32 bytes)
 {
-	struct scrub_params *params = params_of(side);
-	void *image = image_of(side);
+	struct scrub_line *line = line_at(side, params->limits + (number >> 1));
 	struct scrub_limit *limit;
-	struct scrub_line *line;
-	__u64 now;
 
-	if (!packet || !params || !image)
-		return 0;
-	line = line_at(image, params->limits + (number >> 1));
 	if (!line)
 		return 0;
 	limit = (void *)&line->entries[(number & 1) * 4];
-	now = now_of(packet) * 16;
-	if (limit_conforms(limit, packet, bytes, now, control.secrets, control.limit_mask))
+	if (limit_conforms(limit, packet, bytes, now_of(packet) * 16, control.secrets, control.limit_mask))
 		return 0;
 	return limit->counter;
 }
 
+/* Charges a packet to limits, until it exceeds one. Returns that one's counter; 0 if it exceeds none. */
+__noinline __u32 scrub_exceeded(struct scrub_packet *packet, __u32 side, __u32 first, __u32 count, __u32 bytes)
+{
+	struct scrub_params *params = params_of(side);
+
+	if (!packet || !params)
+		return 0;
+	for (__u32 i = 0; i < LIMITS_MAX && i < count; i++) {
+		__u32 counter = charge(packet, side, params, first + i, bytes);
+
+		if (counter)
+			return counter;
+	}
+	return 0;
+}
+
 /* Returns the amplification class of a packet of UDP, from 1; 0 for none. */
-__noinline __u32 scrub_amplification(struct xdp_md *ctx, struct scrub_packet *packet, __u32 side)
+static __always_inline __u32 amplification_class(struct xdp_md *ctx, const struct scrub_packet *packet,
+						 const struct scrub_params *params, __u32 side)
 {
 	void *start = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	struct scrub_params *params = params_of(side);
 	const struct scrub_amplification *class;
-	void *image = image_of(side);
 	struct scrub_line *line;
 	__u32 number, at;
 	__u8 *byte;
 
-	if (!packet || !params || !image)
-		return 0;
-	line = line_at(image, params->ports + (packet->sport >> 6));
+	line = line_at(side, params->ports + (packet->sport >> 6));
 	number = line ? ((__u8 *)line)[packet->sport & 63] : 0;
 	if (!number)
 		return 0;
-	line = line_at(image, params->classes + ((number - 1) >> 3));
+	line = line_at(side, params->classes + ((number - 1) >> 3));
 	if (!line)
 		return 0;
 	class = (void *)&line->entries[(number - 1) & 7];
@@ -162,10 +175,10 @@ __noinline __u32 scrub_amplification(struct xdp_md *ctx, struct scrub_packet *pa
 }
 
 static __always_inline struct rule_query query_of(struct xdp_md *ctx, struct scrub_packet *packet,
-						  void *image, struct rule_scratch *scratch)
+						  __u32 side, struct rule_scratch *scratch)
 {
 	struct rule_query query = {
-		.image = image,
+		.side = side,
 		.packet = packet,
 		.fields = &scratch->fields,
 		.start = (void *)(long)ctx->data,
@@ -180,12 +193,11 @@ __noinline int scrub_rules_with_key(struct xdp_md *ctx, struct scrub_packet *pac
 {
 	struct scrub_params *params = params_of(side);
 	struct rule_scratch *scratch = rule_scratch_of();
-	void *image = image_of(side);
 	struct rule_query query;
 
-	if (!packet || !params || !image || !scratch)
+	if (!packet || !params || !scratch)
 		return 0;
-	query = query_of(ctx, packet, image, scratch);
+	query = query_of(ctx, packet, side, scratch);
 	find_with_key(&query, &params->rules, scratch, hash);
 	return 0;
 }
@@ -196,10 +208,9 @@ __noinline int scrub_keyed_rule(struct xdp_md *ctx, struct scrub_packet *packet,
 {
 	struct scrub_params *params = params_of(side);
 	struct rule_scratch *scratch = rule_scratch_of();
-	void *image = image_of(side);
 	__u32 first, count;
 
-	if (!packet || !params || !image || !scratch)
+	if (!packet || !params || !scratch)
 		return 0;
 	set_fields(scratch, packet);
 	scratch->fields.src_sets = src_sets;
@@ -224,10 +235,9 @@ __noinline int scrub_first_candidates(struct scrub_packet *packet, __u32 side)
 {
 	struct scrub_params *params = params_of(side);
 	struct rule_scratch *scratch = rule_scratch_of();
-	void *image = image_of(side);
 
-	if (packet && params && image && scratch)
-		scratch->summary = combine_vectors(image, &params->rules, packet, scratch);
+	if (packet && params && scratch)
+		scratch->summary = combine_vectors(side, &params->rules, packet, scratch);
 	return 0;
 }
 
@@ -236,12 +246,11 @@ __noinline int scrub_next_candidates(struct xdp_md *ctx, struct scrub_packet *pa
 {
 	struct scrub_params *params = params_of(side);
 	struct rule_scratch *scratch = rule_scratch_of();
-	void *image = image_of(side);
 	struct rule_query query;
 
-	if (!packet || !params || !image || !scratch)
+	if (!packet || !params || !scratch)
 		return 1;
-	query = query_of(ctx, packet, image, scratch);
+	query = query_of(ctx, packet, side, scratch);
 	return find_candidate(&query, &params->rules, scratch);
 }
 

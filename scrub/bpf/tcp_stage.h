@@ -8,15 +8,11 @@
 #include "tcp.h"
 
 /* Returns enum scrub_proof of a packet's source. */
-__noinline int scrub_proof_of(struct scrub_packet *packet)
+static __always_inline int proof_of(struct scrub_packet *packet)
 {
+	__u64 now = now_of(packet), key = source_key(packet, control.secrets);
 	struct slot *slot;
-	__u64 key, now;
 
-	if (!packet)
-		return SCRUB_PROOF_NONE;
-	now = now_of(packet);
-	key = source_key(packet, control.secrets);
 	slot = may_be_verified(key, now) ? living_slot(&scrub_sources, key, control.limit_mask, now) : 0;
 	if (!slot)
 		return SCRUB_PROOF_NONE;
@@ -73,13 +69,10 @@ __noinline int scrub_learn_flow(struct scrub_packet *packet, int by_syn)
 }
 
 /* Counts a packet to its destination, as enum scrub_meter_kind. Returns the destination's level. */
-__noinline __u32 scrub_measure(struct scrub_packet *packet, struct scrub_tcp *tcp, __u32 kind)
+static __always_inline __u32 measure_destination(struct scrub_packet *packet, struct scrub_tcp *tcp, __u32 kind)
 {
-	struct scrub_meter *meter;
+	struct scrub_meter *meter = meter_of(packet, kind, 0, control.secrets);
 
-	if (!packet || !tcp)
-		return 0;
-	meter = meter_of(packet, kind, 0, control.secrets);
 	if (!meter)
 		return 0;
 	return measure(meter, tcp, kind == SCRUB_METER_SYNS ? SCRUB_LEVEL_ANSWER : SCRUB_LEVEL_RETRANSMIT,
@@ -140,11 +133,11 @@ static __always_inline __u32 decide_syn(struct scrub_packet *packet, struct scru
 
 	if (tcp->challenge == SCRUB_CHALLENGE_OFF)
 		return 0;
-	proof = scrub_proof_of(packet);
+	proof = proof_of(packet);
 	if (proof == SCRUB_PROOF_STRONG)
 		return 0;
 	if (tcp->challenge == SCRUB_CHALLENGE_AUTO)
-		level = scrub_measure(packet, tcp, SCRUB_METER_SYNS);
+		level = measure_destination(packet, tcp, SCRUB_METER_SYNS);
 	/* No answer leaves by the tunnel. */
 	if (packet->tunnel && level == SCRUB_LEVEL_ANSWER)
 		level = SCRUB_LEVEL_RETRANSMIT;
@@ -212,7 +205,7 @@ __noinline __u32 scrub_decide_tcp(struct xdp_md *ctx, struct scrub_packet *packe
 	/* Its first packet has counted. */
 	if (flow == SCRUB_FLOW_UNPROVEN && !scrub_level(packet, SCRUB_METER_UNKNOWN))
 		return 0;
-	if (scrub_measure(packet, tcp, SCRUB_METER_UNKNOWN) &&
+	if (measure_destination(packet, tcp, SCRUB_METER_UNKNOWN) &&
 	    now_of(packet) >= *(volatile __u64 *)&control.learn_until)
 		return SCRUB_COUNT_UNKNOWN_FLOW;
 	if (packet->tcp_flags & TCP_ACK && flow == SCRUB_FLOW_UNKNOWN)

@@ -149,15 +149,14 @@ __noinline __u32 scrub_challenge_udp(struct xdp_md *ctx, struct scrub_packet *pa
 {
 	void *start = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct scrub_params *params = params_of(side);
-	void *image = image_of(side);
 	const struct scrub_action *action;
 	__u64 number = A2S_NO_CHALLENGE;
 	struct scrub_line *line;
 	int is_a2s, is_verified, has_cookie;
 
-	if (!packet || !params || !tcp || !image || !is_plain_udp(packet))
+	if (!packet || !params || !tcp || !is_plain_udp(packet))
 		return 0;
-	line = line_at(image, params->actions + (rule >> 2));
+	line = line_at(side, params->actions + (rule >> 2));
 	if (!line)
 		return 0;
 	action = (void *)&line->entries[(rule & 3) * 2];
@@ -168,7 +167,7 @@ __noinline __u32 scrub_challenge_udp(struct xdp_md *ctx, struct scrub_packet *pa
 		return 0;
 	if (number == A2S_NO_QUERY)
 		return 0;
-	is_verified = scrub_proof_of(packet) == SCRUB_PROOF_STRONG;
+	is_verified = proof_of(packet) == SCRUB_PROOF_STRONG;
 	has_cookie = is_a2s && is_cookie(packet, number);
 	if (has_cookie && !is_verified)
 		scrub_verify(packet, tcp->verified_for, 0);

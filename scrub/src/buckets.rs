@@ -5,9 +5,9 @@
 //!            `--> line b: [ entry entry entry ... ]
 //! ```
 //!
-//! An entry holds the whole key above its value, so a look-up is exact. A new entry goes into the emptier line of the two;
-//! with both full, the table is built again with twice the lines. At half load, one key in some billions finds both full.
-//! The hash has a random seed: nobody can choose addresses that fill a line.
+//! An entry holds the whole key above its value, so a look-up is exact. A new entry goes into the first line with room, so
+//! a look-up ends at a line that has some. With both full, an entry of them moves to its other line; if none can, the table
+//! is built again with twice the lines. The hash has a random seed: nobody can choose addresses that fill a line.
 
 use crate::image::Image;
 
@@ -43,7 +43,7 @@ fn lines_of(key: u64, seed: u64, mask: u32) -> [u32; 2] {
 
 impl<const VALUE_BITS: u32> Buckets<VALUE_BITS> {
     /// Builds a table of keys, each given once, and their values. No entry may be 0.
-    pub fn build(entries: &[(u64, u32)], seed: u64) -> Self {
+    pub fn build(entries: &[(u64, u64)], seed: u64) -> Self {
         let lines = (entries.len() * 100 / MAX_LOAD_PERCENT).div_ceil(LINE_ENTRIES);
         let mut lines = lines.next_power_of_two().max(2);
         loop {
@@ -55,22 +55,46 @@ impl<const VALUE_BITS: u32> Buckets<VALUE_BITS> {
         }
     }
 
-    fn insert(&mut self, key: u64, value: u32) -> bool {
-        let used = |line: u32| self.lines[line as usize].iter().filter(|it| **it != 0).count();
-        let [first, second] = lines_of(key, self.seed, self.mask());
-        let line = if used(first) <= used(second) { first } else { second };
-        let free = self.lines[line as usize].iter_mut().find(|it| **it == 0);
-        free.map(|free| *free = key << VALUE_BITS | u64::from(value)).is_some()
+    fn insert(&mut self, key: u64, value: u64) -> bool {
+        let lines = self.lines_of(key);
+        let entry = key << VALUE_BITS | value;
+        lines.into_iter().any(|line| self.add(line, entry))
+            || lines.into_iter().any(|line| self.make_room(line) && self.add(line, entry))
+    }
+
+    /// Adds an entry to a line, if that has room.
+    fn add(&mut self, line: usize, entry: u64) -> bool {
+        let free = self.lines[line].iter_mut().find(|it| **it == 0);
+        free.map(|free| *free = entry).is_some()
+    }
+
+    /// Moves one entry of a full line to its other line.
+    fn make_room(&mut self, line: usize) -> bool {
+        (0..LINE_ENTRIES).any(|at| {
+            let entry = self.lines[line][at];
+            let others = self.lines_of(entry >> VALUE_BITS).into_iter().filter(|it| *it != line);
+            let moved = others.into_iter().any(|it| self.add(it, entry));
+            if moved {
+                self.lines[line][at] = 0;
+            }
+            moved
+        })
+    }
+
+    /// Returns the lines of a key.
+    fn lines_of(&self, key: u64) -> [usize; 2] {
+        lines_of(key, self.seed, self.mask()).map(|it| it as usize)
     }
 
     /// Returns the value of a key.
-    pub fn get(&self, key: u64) -> Option<u32> {
-        let lines = lines_of(key, self.seed, self.mask());
-        let entries = lines.iter().flat_map(|line| &self.lines[*line as usize]);
-        entries
-            .copied()
-            .find(|it| it >> VALUE_BITS == key && *it != 0)
-            .map(|it| (it & ((1 << VALUE_BITS) - 1)) as u32)
+    pub fn get(&self, key: u64) -> Option<u64> {
+        for line in self.lines_of(key).map(|it| &self.lines[it]) {
+            let found = line.iter().find(|it| *it >> VALUE_BITS == key && **it != 0);
+            if found.is_some() || line.contains(&0) {
+                return found.map(|it| it & ((1 << VALUE_BITS) - 1));
+            }
+        }
+        None
     }
 
     /// Appends the lines to an image. Returns `struct scrub_buckets`.
@@ -101,8 +125,7 @@ mod tests {
 
     #[test]
     fn all_entries_are_found_and_no_others() {
-        let entries: Vec<_> =
-            (0..100_000_u64).map(|it| (it * 977 + 5, it as u32 & 0xffff)).collect();
+        let entries: Vec<_> = (0..100_000_u64).map(|it| (it * 977 + 5, it & 0xffff)).collect();
         let table = Buckets::<16>::build(&entries, 0x0123_4567_89ab_cdef);
         for &(key, value) in &entries {
             assert_eq!(table.get(key), Some(value));

@@ -1,14 +1,21 @@
-//! The image: most tables of a policy in one array of 64-byte lines, as the XDP program reads them.
+//! The image: most tables of a policy in 64-byte lines, as the XDP program reads them.
 //!
 //! ```text
-//!   params --> first line of each table      (one value)
-//!   image  --> [ line | line | line | ... ]  (one array map, written once)
+//!   params --> first line of each table                            (one value)
+//!   image  --> [ line | line | ... ] [ line | line | ... ] ...     (one map a segment, written once)
 //! ```
 //!
 //! A line is one cache line. Tables are appended and never change, so a new policy is a new image beside the old one.
+//! Segments have one size, so the kernel reads them without a call (bpf/image.h).
 
 /// Bytes of a line.
 pub const LINE_BYTES: usize = 64;
+/// Lines of a segment.
+pub const SEGMENT_LINES: usize = 1 << 16;
+/// Segments of an image, at most.
+pub const MAX_SEGMENTS: usize = 512;
+/// Bytes of an image, at most.
+pub const MAX_BYTES: usize = MAX_SEGMENTS * SEGMENT_LINES * LINE_BYTES;
 
 /// A line of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,9 +57,9 @@ impl Image {
         &self.lines
     }
 
-    /// Returns the bytes of the image.
+    /// Returns the bytes of the image, in whole segments.
     pub fn bytes(&self) -> usize {
-        self.lines.len() * LINE_BYTES
+        self.lines.len().next_multiple_of(SEGMENT_LINES) * LINE_BYTES
     }
 }
 
@@ -68,7 +75,8 @@ mod tests {
         assert_eq!(image.append(numbers(0)), 2);
         assert_eq!(image.append([[7_u8; 64]].into_iter()), 2);
         assert_eq!(image.append(numbers(32)), 3);
-        assert_eq!(image.bytes(), 4 * 64);
+        assert_eq!(image.lines().len(), 4);
+        assert_eq!(image.bytes(), 4 << 20);
         assert_eq!(image.lines()[1].0[..4], [32, 0, 0, 0], "the rest of a line is zero");
         assert_eq!(image.lines()[2], Line([7; 64]));
     }

@@ -1,12 +1,14 @@
 //! The XDP program skips look-ups whose results it knows, and decides as if it did not.
 
+use std::net::Ipv4Addr;
+
 use sluicegate::link::{self, Allowed};
 use sluicegate_scrub::cause::Cause;
 use sluicegate_scrub::oracle::Oracle;
 use sluicegate_scrub::policy::{Policy, Verdict};
 use sluicegate_scrub::program::Program;
 use sluicegate_scrub::tables::Tables;
-use sluicegate_scrub::testing::{Fragment, FrameSpec, TunnelSpec};
+use sluicegate_scrub::testing::{Fragment, FrameSpec, Random, TunnelSpec};
 
 mod root;
 
@@ -69,6 +71,38 @@ fn the_last_destination_is_not_that_of_another_policy() {
     compared.install(&protecting("198.51.100.0/24", "drop"));
     compared.install(&protecting("203.0.113.0/24", "drop"));
     assert_eq!(compared.decide(&spec), UNPROTECTED);
+}
+
+/// Networks that need several segments of 4 MiB.
+const MANY: usize = 200_000;
+
+#[test]
+fn images_of_several_segments_and_of_one_follow_each_other() {
+    if !root::is_root() {
+        return;
+    }
+    let mut compared = ComparedProgram::new();
+    let mut random = Random::new(9);
+    // Without the addresses that are no sources.
+    let addresses: Vec<_> =
+        (0..MANY).map(|_| Ipv4Addr::from(random.number() as u32 & !(3 << 30) | 1 << 28)).collect();
+    let listing = |addresses: &[Ipv4Addr]| {
+        let all = addresses.iter().map(|it| format!("'{it}',")).collect::<String>();
+        format!("set.list = {{ action = 'drop', networks = [{all}] }}\n")
+    };
+    for count in [MANY, 1, MANY, 2, MANY / 2] {
+        let policy = listing(&addresses[..count]);
+        let bytes = Tables::build(&Policy::parse(&policy).unwrap(), 5).unwrap().bytes();
+        assert_eq!(bytes > 8 << 20, count > 2, "{count} networks take {bytes} bytes");
+        compared.install(&policy);
+        for at in (0..MANY).step_by(MANY / 1000) {
+            let near = Ipv4Addr::from(addresses[at].to_bits() ^ 1);
+            let [listed, _] = [addresses[at], near].map(|source| {
+                compared.decide(&FrameSpec::default().between(&source.to_string(), "198.51.100.2"))
+            });
+            assert_eq!(listed.0 == Verdict::Drop, at < count, "{}", addresses[at]);
+        }
+    }
 }
 
 #[test]

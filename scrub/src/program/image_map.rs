@@ -1,58 +1,71 @@
-//! A policy's tables in the kernel: an image, which is an array map of lines, and the bits of networks.
+//! Images in the kernel: an array map for each segment, and the map of these.
 
 use std::mem::size_of;
+use std::os::fd::{AsFd, AsRawFd};
+use std::thread;
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Result};
+use libbpf_rs::{Map, MapCore, MapFlags, MapHandle, MapType, Result};
 use libbpf_sys::bpf_map_create_opts;
 
-use crate::image::{Image, LINE_BYTES};
+use crate::image::{Image, LINE_BYTES, Line, MAX_SEGMENTS, SEGMENT_LINES};
 
-/// The flags of `struct image` in bpf/maps.h, which the kernel compares. BPF_F_INNER_MAP: maps of different sizes are
-/// images (Linux 5.10).
-const IMAGE_FLAGS: u32 = libbpf_sys::BPF_F_INNER_MAP | libbpf_sys::BPF_F_MMAPABLE;
-/// Lines written by one system call.
-const BATCH: usize = 1 << 14;
+/// Creates the maps of an image's segments, and copies it.
+pub(super) fn create(image: &Image) -> Result<Vec<MapHandle>> {
+    image.lines().chunks(SEGMENT_LINES).map(create_segment).collect()
+}
 
-/// Creates a map, and copies an image into it. Lines of zeros need no copy.
-pub(super) fn create(image: &Image) -> Result<MapHandle> {
+/// Creates the map of a segment, `struct segment` in bpf/image.h.
+fn create_segment(lines: &[Line]) -> Result<MapHandle> {
     let options = bpf_map_create_opts {
         sz: size_of::<bpf_map_create_opts>() as libbpf_sys::size_t,
-        map_flags: IMAGE_FLAGS,
+        map_flags: libbpf_sys::BPF_F_MMAPABLE,
         ..Default::default()
     };
-    let lines = image.lines();
-    let entries = lines.len().max(1) as u32;
-    let map = MapHandle::create(
-        MapType::Array,
-        Some("scrub_image"),
-        4,
-        LINE_BYTES as u32,
-        entries,
-        &options,
-    )?;
-    let mut used = (0_u32..).zip(lines).filter(|(_, line)| line.0 != [0; LINE_BYTES]).peekable();
-    let (mut keys, mut values) = (Vec::new(), Vec::new());
-    while used.peek().is_some() {
-        keys.clear();
-        values.clear();
-        for (key, line) in used.by_ref().take(BATCH) {
-            keys.extend(key.to_ne_bytes());
-            values.extend(line.0);
-        }
-        let count = (keys.len() / 4) as u32;
-        map.update_batch(&keys, &values, count, MapFlags::ANY, MapFlags::ANY)?;
+    let mut value = vec![0; SEGMENT_LINES * LINE_BYTES];
+    for (to, line) in value.chunks_exact_mut(LINE_BYTES).zip(lines) {
+        to.copy_from_slice(&line.0);
     }
+    let bytes = value.len() as u32;
+    let map = MapHandle::create(MapType::Array, Some("scrub_image"), 4, bytes, 1, &options)?;
+    map.update(&0_u32.to_ne_bytes(), &value, MapFlags::ANY)?;
     Ok(map)
 }
 
-/// Creates a map of the bits of one version's networks.
-pub(super) fn create_networks(networks: &[u8]) -> Result<MapHandle> {
-    let options = bpf_map_create_opts {
-        sz: size_of::<bpf_map_create_opts>() as libbpf_sys::size_t,
-        ..Default::default()
-    };
-    let bytes = networks.len() as u32;
-    let map = MapHandle::create(MapType::Array, Some("scrub_networks"), 4, bytes, 1, &options)?;
-    map.update(&0_u32.to_ne_bytes(), networks, MapFlags::ANY)?;
-    Ok(map)
+/// The map of both sides' segments. Each change of it waits until no packet reads what it replaces: an RCU grace period
+/// (kernel/bpf/syscall.c, `maybe_wait_bpf_programs`). Changes at the same time share one.
+pub(super) struct Images(MapHandle);
+
+impl Images {
+    pub(super) fn of(map: &Map<'_>) -> Result<Self> {
+        MapHandle::try_from(map).map(Self)
+    }
+
+    /// Puts the first segments of a side.
+    pub(super) fn put(&self, side: u32, segments: &[MapHandle]) -> Result<()> {
+        at_once(segments, |at, map| {
+            let descriptor = map.as_fd().as_raw_fd().to_ne_bytes();
+            self.0.update(&key(side, at), &descriptor, MapFlags::ANY)
+        })
+    }
+
+    /// Removes the first segments of a side.
+    pub(super) fn remove(&self, side: u32, count: usize) -> Result<()> {
+        at_once(&vec![(); count], |at, ()| self.0.delete(&key(side, at)))
+    }
+}
+
+/// Returns the key of a side's segment.
+fn key(side: u32, segment: usize) -> [u8; 4] {
+    (side * MAX_SEGMENTS as u32 + segment as u32).to_ne_bytes()
+}
+
+/// Calls a function for each item and its place, by a thread each.
+fn at_once<T: Sync>(items: &[T], call: impl Fn(usize, &T) -> Result<()> + Sync) -> Result<()> {
+    thread::scope(|scope| {
+        let call = &call;
+        let places = items.iter().enumerate();
+        let threads: Vec<_> = places.map(|(at, it)| scope.spawn(move || call(at, it))).collect();
+        let results = threads.into_iter().map(|it| it.join().expect("the call does not panic"));
+        results.fold(Ok(()), Result::and)
+    })
 }

@@ -2,8 +2,7 @@
 //!
 //! ```text
 //!              generation & 1
-//!   params     [ 0 | 1 ]     one policy's parameters, and small tables, each
-//!   networks   [ 0 | 1 ]     bits of its networks of 24 bits
+//!   params     [ 0 | 1 ]     one policy's parameters, and the filter of rules, each
 //!   images     [ 0 | 1 ]     its other tables
 //!   counters   [ 0 | 1 ]     one policy's counters each
 //! ```
@@ -24,7 +23,7 @@ mod return_path;
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
@@ -35,24 +34,27 @@ use sluicegate::xdp::live::SharedCounters;
 use sluicegate::xdp::resident::{ChainMaps, KeptProgram};
 
 use crate::counters::COUNTERS;
-use crate::image::Image;
 use crate::policy::Policy;
 use crate::tables::Tables;
 pub use answer_cache::AnswerCache;
 pub use counts::Count;
 pub use handover::{Cookies, Handover};
+use image_map::Images;
 pub use kernel_cookie::restore_settings;
 use return_path::NEXT_HOP_WORDS;
 pub use return_path::{Gre, MIN_MSS, NextHop, NextHopWriter, ReturnPath, fitting_mss};
 
 /// Words of `struct scrub_control`.
-const CONTROL_WORDS: usize = 12;
-/// The map of `struct scrub_control`. Its number is the version of all maps: their layout and flags.
-const CONTROL: &str = ".data.scrub4";
+const CONTROL_WORDS: usize = 13;
+/// The map of `struct scrub_control`. Its number is the version of all maps: their layout, flags, and the places of
+/// entries.
+const CONTROL: &str = ".data.scrub5";
 /// The word of `learn_until`.
 const LEARN_UNTIL: usize = 10;
 /// The word of `stages`.
 const STAGES: usize = 11;
+/// The word of `segments`.
+const SEGMENTS: usize = 12;
 /// Keys of a line of limits.
 const KEYS_PER_LINE: u32 = 4;
 /// Lines of flows for each line of limits.
@@ -76,9 +78,8 @@ pub struct Mode {
 /// A policy's tables in the kernel. Several programs may use them.
 #[derive(Debug)]
 pub struct LoadedTables {
-    image: MapHandle,
-    /// Of IPv4 and IPv6.
-    networks: [MapHandle; 2],
+    /// The segments of the image.
+    segments: Vec<MapHandle>,
     /// Copied at each switch.
     params: Vec<u8>,
 }
@@ -89,11 +90,9 @@ impl LoadedTables {
     /// # Errors
     /// The kernel refuses, for lack of memory for instance.
     pub fn load(tables: &Tables) -> Result<Self> {
-        let failed = |error| load::failed("copy a policy to", error);
-        let image = image_map::create(&tables.image).map_err(failed)?;
-        let [v4, v6] = tables.networks.each_ref().map(|it| image_map::create_networks(it));
-        let networks = [v4.map_err(failed)?, v6.map_err(failed)?];
-        Ok(Self { image, networks, params: tables.params.clone() })
+        let segments = image_map::create(&tables.image);
+        let segments = segments.map_err(|error| load::failed("copy a policy to", error))?;
+        Ok(Self { segments, params: tables.params.clone() })
     }
 }
 
@@ -384,15 +383,15 @@ impl Program {
     /// # Errors
     /// As [`install`](Self::install).
     pub fn switch(&mut self, tables: &LoadedTables) -> Result<Vec<Count>> {
+        let failed = |error| load::failed("write the tables of", error);
         let side = (self.generation + 1) & 1;
-        let failed = |error| load::failed("copy a policy to", error);
-        let empty = image_map::create(&Image::default()).map_err(failed)?;
-        let descriptor = |map: &MapHandle| map.as_fd().as_raw_fd().to_ne_bytes();
         self.put("scrub_params", side, &tables.params)?;
-        for (key, networks) in (side * 2..).zip(&tables.networks) {
-            self.put("scrub_networks", key, &descriptor(networks))?;
-        }
-        self.put("scrub_images", side, &descriptor(&tables.image))?;
+        let images = Images::of(&load::map(&self.object, "scrub_images")).map_err(failed)?;
+        let count = tables.segments.len();
+        images.put(side, &tables.segments).map_err(|error| {
+            let _ = images.remove(side, count);
+            failed(error)
+        })?;
         self.clear_counts(side);
         self.generation += 1;
         if self.forgets {
@@ -403,12 +402,9 @@ impl Program {
         self.write_control();
         // Changes nothing, but waits for packets of the old side, which still read its tables. Then these are freed. This
         // allocates nothing; and if it failed, the new tables would hold all the same.
-        let _ = self.put("scrub_images", side, &descriptor(&tables.image));
-        let _ = self.put("scrub_images", side ^ 1, &descriptor(&empty));
-        let networks = load::map(&self.object, "scrub_networks");
-        for key in [0, 1].map(|version| (side ^ 1) * 2 + version) {
-            let _ = networks.delete(&u32::to_ne_bytes(key));
-        }
+        let _ = images.put(side, &tables.segments[..1]);
+        let _ = images.remove(side ^ 1, self.control.get(SEGMENTS) as usize);
+        self.control.set(SEGMENTS, count as u64);
         Ok(self.counts_of(side ^ 1))
     }
 

@@ -283,7 +283,7 @@ impl RuleTables {
         for (hash, chain) in entries.into_iter().zip(chains.values()) {
             let word = (hash >> 32) as usize & (filter.len() - 1);
             filter[word] |= 1 << (hash >> 3 & 63) | 1 << (hash >> 9 & 63);
-            index.push((hash >> INDEX_BITS, (lines.len() / 2) as u32));
+            index.push((hash >> INDEX_BITS, (lines.len() / 2) as u64));
             for (at, record) in chain.iter().map(|it| records[*it]).enumerate() {
                 let has_next = at + 1 < chain.len();
                 lines.extend(record.conditions.encode(record.order, record.action, has_next));

@@ -1,5 +1,6 @@
 //! Sets of networks, and the look-up of an address in all of them at once.
 
+mod bitmaps;
 mod classes;
 mod prefixes;
 mod v4;
@@ -26,17 +27,6 @@ pub struct SetTables {
     v4: V4Table,
     v6: V6Table,
     classes: Classes,
-}
-
-/// The parameters of sets, and their tables outside of the image.
-#[derive(Debug)]
-pub struct SetParams {
-    /// `struct scrub_set_params`.
-    pub params: Vec<u8>,
-    /// The distance of the page of each /16 of IPv4 from the first one.
-    pub v4_page_of: Vec<u32>,
-    /// `struct scrub_networks` of IPv4 and IPv6.
-    pub networks: [Vec<u8>; 2],
 }
 
 impl SetTables {
@@ -67,23 +57,25 @@ impl SetTables {
         })
     }
 
-    /// Appends the tables to an image; `profile_of` returns the profile of a protected network, by its number.
-    pub fn append(&self, image: &mut Image, profile_of: impl Fn(u16) -> u16) -> SetParams {
+    /// Appends the tables to an image; `profile_of` returns the profile of a protected network, by its number. Returns
+    /// `struct scrub_set_params`.
+    pub fn append(&self, image: &mut Image, profile_of: impl Fn(u16) -> u16) -> Vec<u8> {
         let classes = self.classes.append(image, &profile_of);
         let (v4, v6) = (self.v4.append(image), self.v6.append(image));
         let mut lengths = [0; LENGTHS];
         lengths[..v6.lengths.len()].copy_from_slice(&v6.lengths);
-        let tables = [v4.pages, v6.first, v6.prefixes];
-        let numbers = [v6.lengths.len() as u32, classes, v4.root_page];
-        let mut params: Vec<u8> =
-            tables.iter().chain(&numbers).flat_map(|it| it.to_ne_bytes()).collect();
-        params.extend(self.classes.membership(v4.root).encode(&profile_of));
+        let tables =
+            [v4.ranks, v4.classes, v6.first, v6.prefixes, classes, v6.lengths.len() as u32];
+        let bitmaps = v4.bitmaps.iter().chain(&v6.bitmaps);
+        let mut params: Vec<u8> = bitmaps.chain(&tables).flat_map(|it| it.to_ne_bytes()).collect();
+        for root in [v4.root, v6.root] {
+            params.extend(self.classes.membership(root).encode(&profile_of));
+        }
         params.extend(v4.longer);
+        params.extend(v6.networks);
         params.extend(v6.index);
         params.extend(v6.seed.to_ne_bytes());
         params.extend(lengths);
-        let networks = [self.v4.bitmap(), self.v6.bitmap()];
-        let networks = networks.map(|it| it.iter().flat_map(|it| it.to_ne_bytes()).collect());
-        SetParams { params, v4_page_of: v4.page_of, networks }
+        params
     }
 }

@@ -1,49 +1,40 @@
 //! IPv4 prefixes of any length.
 //!
 //! ```text
-//!   address --> index: does its /16 differ from 0.0.0.0/0? (256 KiB) --no--> class of 0.0.0.0/0
+//!   address --> bitmaps: does its /22 differ from 0.0.0.0/0? --no--> class of 0.0.0.0/0
 //!                 | yes
-//!               bitmap: does its /24? (2 MiB) --no--> class of 0.0.0.0/0
-//!                 | yes
-//!               the page of the /16, which has the class of the /24 -- no longer ones --> class
+//!               its place among those that differ: a class for each of four /24s -- no longer ones --> class
 //!                 | longer ones
 //!               the lengths of the /24's longer prefixes, then the longest of these that has the address
 //! ```
 //!
-//! A prefix's class includes the sets of all shorter prefixes around it, so the longest one decides. Random addresses, as
-//! in a flood of forged sources, mostly end at the index or the bitmap, which stay in the cache, and which the program reads
-//! without a call. /16s whose /24s are alike share a page.
+//! A prefix's class includes the sets of all shorter prefixes around it, so the longest one decides.
 
-use std::collections::HashMap;
-
+use super::bitmaps::Bitmaps;
 use super::classes::Class;
 use crate::buckets::{Buckets, PARAMS_BYTES};
 use crate::image::Image;
 use crate::prefix::Prefix;
 
-/// Networks of 24 bits.
-const NETWORKS: usize = 1 << 24;
 /// The flag of a /24 that has longer prefixes, beside its class.
 const HAS_LONGER: u16 = 1 << 15;
-/// Networks of 24 bits in one of 16 bits, and the lines of their classes.
-const PAGE: usize = 256;
-const PAGE_LINES: u32 = 8;
-/// The distance of no page.
-const NO_PAGE: u32 = u32::MAX;
 /// The length of prefixes of whole /24s, at most.
 const SHORT: u8 = 24;
+/// The length of networks that have a bit, and the /24s in one.
+const BLOCK_LENGTH: u8 = 22;
+const BLOCK: usize = 4;
 
-/// The places of the tables in an image, and the index.
+/// The places of the tables in an image.
 #[derive(Debug)]
 pub struct V4Params {
-    /// The class of addresses that the bitmap does not have.
+    /// The class of addresses that the bitmaps do not have.
     pub root: Class,
-    /// The first line of the pages.
-    pub pages: u32,
-    /// For each /16, the distance of its page.
-    pub page_of: Vec<u32>,
-    /// The page of /16s without prefixes; [`NO_PAGE`] if there are none.
-    pub root_page: u32,
+    /// The first lines of the bitmaps.
+    pub bitmaps: [u32; 2],
+    /// The first line of the ranks: how many /22s differ before each word of their bitmap.
+    pub ranks: u32,
+    /// The first line of the classes of each /22 that differs.
+    pub classes: u32,
     /// `struct scrub_buckets` of longer prefixes.
     pub longer: [u8; PARAMS_BYTES],
 }
@@ -51,12 +42,13 @@ pub struct V4Params {
 /// A table of prefixes.
 #[derive(Debug)]
 pub struct V4Table {
-    /// The class of all addresses that the bitmap does not have: that of 0.0.0.0/0.
+    /// The class of all addresses that the bitmaps do not have: that of 0.0.0.0/0.
     root: Class,
-    /// A bit for each /24.
-    bitmap: Vec<u64>,
-    /// The class of each /24, and [`HAS_LONGER`].
-    networks: Vec<u16>,
+    bitmaps: Bitmaps,
+    /// How many /22s differ before each word of their bitmap.
+    ranks: Vec<u32>,
+    /// The class of each /24 of these, and [`HAS_LONGER`].
+    classes: Vec<[u16; BLOCK]>,
     /// Longer prefixes: the mask of lengths of each /24 that has some, and a class for each of them.
     longer: Buckets<16>,
 }
@@ -75,7 +67,7 @@ impl V4Table {
     pub fn build(prefixes: &[(Prefix, Class)], seed: u64) -> Self {
         let whole = prefixes.first().filter(|(prefix, _)| prefix.bits == 0);
         let root = whole.map_or(Class::NONE, |(_, class)| *class);
-        let mut networks = vec![root.bits(); NETWORKS];
+        let mut networks = vec![root.bits(); 1 << SHORT];
         let mut longer = Vec::new();
         // The last /24 with longer prefixes, and the mask of their lengths.
         let mut last = (0, 0);
@@ -98,49 +90,34 @@ impl V4Table {
         if last.1 != 0 {
             longer.push((key(last.0, SHORT), last.1));
         }
-        let mut bitmap = vec![0_u64; NETWORKS / 64];
-        for (at, _) in networks.iter().enumerate().filter(|(_, class)| **class != root.bits()) {
-            bitmap[at / 64] |= 1 << (at % 64);
-        }
-        Self { root, bitmap, networks, longer: Buckets::build(&longer, seed) }
+        let (blocks, _) = networks.as_chunks::<BLOCK>();
+        let differ = blocks.iter().enumerate().filter(|(_, it)| **it != [root.bits(); BLOCK]);
+        let bitmaps = Bitmaps::of(BLOCK_LENGTH, differ.clone().map(|(at, _)| at));
+        let classes = differ.map(|(_, it)| *it).collect();
+        let (ranks, longer) = (bitmaps.ranks(), Buckets::build(&longer, seed));
+        Self { root, bitmaps, ranks, classes, longer }
     }
 
     /// Appends all tables to an image.
     pub fn append(&self, image: &mut Image) -> V4Params {
-        let (pages, page_of, root_page) = self.append_pages(image);
+        let bitmaps = self.bitmaps.append(image);
+        let ranks = image.append(self.ranks.iter().map(|it| it.to_ne_bytes()));
+        let entry = |block: &[u16; BLOCK]| {
+            let entry = block.iter().rev().fold(0, |entry, it| entry << 16 | u64::from(*it));
+            entry.to_ne_bytes()
+        };
+        let classes = image.append(self.classes.iter().map(entry));
         let longer = self.longer.append(image);
-        V4Params { root: self.root, pages, page_of, root_page, longer }
+        V4Params { root: self.root, bitmaps, ranks, classes, longer }
     }
 
-    /// Returns a bit for each /24 that the class of 0.0.0.0/0 does not have.
-    pub fn bitmap(&self) -> &[u64] {
-        &self.bitmap
-    }
-
-    /// Appends the pages. Returns the first line, the distance of each /16's page from it, and that of the page without
-    /// prefixes.
-    fn append_pages(&self, image: &mut Image) -> (u32, Vec<u32>, u32) {
-        let mut known = HashMap::<&[u16], u32>::new();
-        let mut pages = Vec::new();
-        let numbers = self.networks.chunks(PAGE).map(|page| {
-            *known.entry(page).or_insert_with(|| {
-                pages.push(page);
-                pages.len() as u32 - 1
-            })
-        });
-        let distances = numbers.map(|it| it * PAGE_LINES).collect();
-        let root = known.get(&[self.root.bits(); PAGE][..]).map_or(NO_PAGE, |it| it * PAGE_LINES);
-        let first = image.append(pages.into_iter().flatten().map(|it| it.to_ne_bytes()));
-        (first, distances, root)
-    }
-
-    /// Returns an address's class. The index of /16s only saves the XDP program cache misses.
+    /// Returns an address's class, by the steps of the XDP program.
     pub fn class(&self, address: u32) -> Class {
         let network = address as usize >> 8;
-        if self.bitmap[network / 64] & 1 << (network % 64) == 0 {
+        let Some(block) = self.bitmaps.place(network / BLOCK, &self.ranks) else {
             return self.root;
-        }
-        let short = self.networks[network];
+        };
+        let short = self.classes[block][network % BLOCK];
         if short & HAS_LONGER == 0 {
             return Class::from_bits(short);
         }
@@ -216,8 +193,7 @@ mod tests {
             [1, 1, 3]
         );
         assert_eq!(["192.0.2.7", "198.18.8.1"].map(|it| sets(&all, it)), [5, 1]);
-        let marked: u32 = all.0.bitmap.iter().map(|it| it.count_ones()).sum();
-        assert_eq!(marked, 2, "only what differs from 0.0.0.0/0");
+        assert_eq!(all.0.classes.len(), 2, "only what differs from 0.0.0.0/0");
         assert_eq!(sets(&table(&[]), "198.18.0.1"), 0);
     }
 }

@@ -1,15 +1,18 @@
 //! IPv6 prefixes of any length.
 //!
 //! ```text
-//!   address --> bitmap: does a prefix longer than 16 bits touch its /24? (2 MiB) --no--> class of the /16
+//!   address --> bitmaps: does its /24 differ from ::/0? --no--> class of ::/0
 //!                 | yes
-//!               its /16 (2 MiB): the class of prefixes up to 16 bits, and the lengths of longer ones in it
+//!               its /16: the class of prefixes up to 16 bits, and the lengths of those up to 24 bits in it
 //!                 |
-//!               the longest of those lengths that has the address
+//!               its /24: the lengths of longer prefixes in it, 64 for all from 64 on
+//!                 |
+//!               the longest of these lengths that has the address
 //! ```
 //!
 //! A prefix's class includes the sets of all shorter prefixes around it, so the longest one decides.
 
+use super::bitmaps::Bitmaps;
 use super::classes::Class;
 use crate::buckets::{Buckets, PARAMS_BYTES};
 use crate::image::Image;
@@ -17,16 +20,20 @@ use crate::prefix::{Prefix, masked};
 
 /// The length of prefixes that the first array has, at most.
 const SHORT: u8 = 16;
-/// Networks of 24 bits.
-const NETWORKS: usize = 1 << 24;
+/// The length of networks that have the lengths of longer prefixes.
+const NETWORK: u8 = 24;
+/// The length of prefixes that stands for longer ones in a network's lengths.
+const MAX_LENGTH: u8 = 64;
 /// Bits of a prefix's number in the list.
 const INDEX_BITS: u32 = 24;
+/// Bits of a network's lengths, from 25 to [`MAX_LENGTH`].
+const LENGTH_BITS: u32 = 40;
 
 /// A network of 16 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct First {
-    /// The lengths above [`SHORT`] of prefixes in it, a bit each.
-    lengths: u128,
+    /// The lengths of prefixes in it, from 17 to [`NETWORK`]: a bit each.
+    lengths: u32,
     /// The class of shorter prefixes.
     class: Class,
 }
@@ -34,9 +41,15 @@ struct First {
 /// The places of the tables in an image.
 #[derive(Debug)]
 pub struct V6Params {
-    /// The first lines of two tables.
+    /// The class of addresses that the bitmaps do not have.
+    pub root: Class,
+    /// The first lines of the bitmaps.
+    pub bitmaps: [u32; 2],
+    /// The first line of the networks of 16 bits.
     pub first: u32,
-    /// As `first`.
+    /// `struct scrub_buckets` of the networks' lengths.
+    pub networks: [u8; PARAMS_BYTES],
+    /// The first line of longer prefixes.
     pub prefixes: u32,
     /// `struct scrub_buckets` of the index.
     pub index: [u8; PARAMS_BYTES],
@@ -49,8 +62,12 @@ pub struct V6Params {
 /// A table of prefixes.
 #[derive(Debug)]
 pub struct V6Table {
+    /// The class of all addresses that the bitmaps do not have: that of ::/0.
+    root: Class,
+    bitmaps: Bitmaps,
     first: Vec<First>,
-    bitmap: Vec<u64>,
+    /// From networks of [`NETWORK`] bits to the lengths of longer prefixes: a bit for each from 25 on.
+    networks: Buckets<LENGTH_BITS>,
     /// Prefixes longer than [`SHORT`].
     prefixes: Vec<(Prefix, Class)>,
     /// From a hash of prefix and length to its place in the list.
@@ -58,7 +75,7 @@ pub struct V6Table {
     seed: u64,
 }
 
-/// A product of two 32-bit sums, as `nh` in bpf/buckets.h.
+/// A product of two 32-bit sums, as `nh` in bpf/line.h.
 fn nh(word: u64, seed: u64) -> u64 {
     let low = (word as u32).wrapping_add(seed as u32);
     let high = ((word >> 32) as u32).wrapping_add((seed >> 32) as u32);
@@ -95,34 +112,51 @@ fn unique_tags(prefixes: &[(Prefix, Class)], seed: u64) -> (u64, Vec<u64>) {
 impl V6Table {
     /// Builds a table of prefixes, each of which follows those around it.
     pub fn build(prefixes: &[(Prefix, Class)], seed: u64) -> Self {
-        let mut first = vec![First::default(); 1 << SHORT];
-        let mut bitmap = vec![0_u64; NETWORKS / 64];
-        let mut longer = Vec::new();
+        let whole = prefixes.first().filter(|(prefix, _)| prefix.bits == 0);
+        let root = whole.map_or(Class::NONE, |(_, class)| *class);
+        let mut first = vec![First { class: root, lengths: 0 }; 1 << SHORT];
+        let mut longer = Vec::<(Prefix, Class)>::new();
+        // Networks and their lengths; the prefixes of one follow each other.
+        let mut networks = Vec::<(u64, u64)>::new();
         for (prefix @ Prefix { address, bits }, class) in prefixes {
-            let at = (address >> 112) as usize;
+            let (short, network) = ((address >> 112) as usize, (address >> 104) as u64);
             if *bits <= SHORT {
-                first[at..at + (1 << (SHORT - bits))].iter_mut().for_each(|it| it.class = *class);
+                let all = &mut first[short..short + (1 << (SHORT - bits))];
+                all.iter_mut().for_each(|it| it.class = *class);
                 continue;
             }
-            first[at].lengths |= 1 << (bits - 1);
-            let at = (address >> 104) as usize;
-            for at in at..at + (1 << 24_u8.saturating_sub(*bits)) {
-                bitmap[at / 64] |= 1 << (at % 64);
-            }
             longer.push((*prefix, *class));
+            if *bits <= NETWORK {
+                first[short].lengths |= 1 << (bits - SHORT - 1);
+                continue;
+            }
+            if networks.last().is_none_or(|(last, _)| *last != network) {
+                networks.push((network, 0));
+            }
+            if let Some((_, lengths)) = networks.last_mut() {
+                *lengths |= 1 << (bits.min(&MAX_LENGTH) - NETWORK - 1);
+            }
         }
+        let short = first.iter().enumerate().filter(|(_, it)| it.class != root);
+        let short = short.flat_map(|(at, _)| at << 8..(at + 1) << 8);
+        let differ = longer.iter().flat_map(|(Prefix { address, bits }, _)| {
+            let first = (address >> 104) as usize;
+            first..first + (1 << NETWORK.saturating_sub(*bits))
+        });
+        let bitmaps = Bitmaps::of(NETWORK, short.chain(differ));
         let (seed, tags) = unique_tags(&longer, seed);
-        let entries: Vec<_> = tags.into_iter().zip(0..).collect();
-        Self { first, bitmap, prefixes: longer, index: Buckets::build(&entries, seed), seed }
+        let index: Vec<_> = tags.into_iter().zip(0..).collect();
+        let (networks, index) = (Buckets::build(&networks, seed), Buckets::build(&index, seed));
+        Self { root, bitmaps, first, networks, prefixes: longer, index, seed }
     }
 
-    /// Appends all tables to an image. Returns their first lines, the index, the seed of tags, and the lengths.
+    /// Appends all tables to an image.
     pub fn append(&self, image: &mut Image) -> V6Params {
+        let bitmaps = self.bitmaps.append(image);
         let first = image.append(self.first.iter().map(|it| {
-            let mut bytes = [0; 32];
-            bytes[..8].copy_from_slice(&(it.lengths as u64).to_ne_bytes());
-            bytes[8..16].copy_from_slice(&((it.lengths >> 64) as u64).to_ne_bytes());
-            bytes[16..18].copy_from_slice(&it.class.bits().to_ne_bytes());
+            let mut bytes = [0; 8];
+            bytes[..4].copy_from_slice(&it.lengths.to_ne_bytes());
+            bytes[4..6].copy_from_slice(&it.class.bits().to_ne_bytes());
             bytes
         }));
         let prefixes = image.append(self.prefixes.iter().map(|(it, class)| {
@@ -133,24 +167,24 @@ impl V6Table {
             bytes[18] = it.bits;
             bytes
         }));
-        let all = self.first.iter().fold(0, |all, it| all | it.lengths);
+        let all = self.prefixes.iter().fold(0_u128, |all, (it, _)| all | 1 << (it.bits - 1));
         let lengths = (1..=128).rev().filter(|it| all & 1 << (it - 1) != 0).collect();
-        V6Params { first, prefixes, index: self.index.append(image), seed: self.seed, lengths }
-    }
-
-    /// Returns a bit for each /24 that a longer prefix touches.
-    pub fn bitmap(&self) -> &[u64] {
-        &self.bitmap
+        let (networks, index) = (self.networks.append(image), self.index.append(image));
+        let (root, seed) = (self.root, self.seed);
+        V6Params { root, bitmaps, first, networks, prefixes, index, seed, lengths }
     }
 
     /// Returns an address's class, by the steps of the XDP program.
     pub fn class(&self, address: u128) -> Class {
-        let First { lengths, class } = self.first[(address >> 112) as usize];
-        let at = (address >> 104) as usize;
-        if self.bitmap[at / 64] & 1 << (at % 64) == 0 {
-            return class;
+        let network = (address >> 104) as usize;
+        if !self.bitmaps.has(network) {
+            return self.root;
         }
-        let lengths = (SHORT + 1..=128).rev().filter(|it| lengths & 1 << (it - 1) != 0);
+        let First { lengths, class } = self.first[network >> 8];
+        let longer = self.networks.get(network as u64).unwrap_or(0);
+        let lengths = u64::from(lengths) << SHORT | longer << NETWORK;
+        let has = |length: &u8| lengths & 1 << (length.min(&MAX_LENGTH) - 1) != 0;
+        let lengths = (SHORT + 1..=128).rev().filter(has);
         let found = lengths.filter_map(|length| self.find(masked(address, length), length)).next();
         found.unwrap_or(class)
     }

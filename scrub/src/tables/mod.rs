@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   policy --> networks, sets --> SetTables --+
-//!          --> rules ----------> RuleTables --+--> image, networks, parameters
+//!          --> rules ----------> RuleTables --+--> image, parameters
 //!          --> limits, profiles, classes -----+
 //! ```
 
@@ -12,7 +12,7 @@ mod rules;
 
 use ipnet::IpNet;
 
-use crate::image::Image;
+use crate::image::{Image, MAX_BYTES};
 use crate::policy::{Policy, Profile, SetAction};
 use crate::rules::{RuleTables, RulesError};
 use crate::sets::{Membership, SetTables, TooManyClasses};
@@ -25,8 +25,6 @@ pub const MAX_IPV6: usize = 1 << 20;
 pub struct Tables {
     /// Most tables.
     pub image: Image,
-    /// `struct scrub_networks` of IPv4 and IPv6.
-    pub networks: [Vec<u8>; 2],
     /// `struct scrub_params`.
     pub params: Vec<u8>,
 }
@@ -48,6 +46,9 @@ pub enum TablesError {
         /// The number of combinations.
         count: usize,
     },
+    /// The tables do not fit into an image.
+    #[error("the tables take {0} MiB: at most {max}; make the sets smaller", max = MAX_BYTES >> 20)]
+    TooLarge(usize),
     /// The rules have no tables.
     #[error(transparent)]
     Rules(#[from] RulesError),
@@ -84,17 +85,18 @@ impl Tables {
         let lines = [actions, first_limit, first_profile, ports, classes, tunnels];
         let mut params: Vec<u8> = words.iter().flat_map(|it| it.to_ne_bytes()).collect();
         params.extend(lines.iter().flat_map(|it| it.to_ne_bytes()));
-        params.extend(sets.params);
+        params.extend(sets);
         params.extend(rules.append(&mut image));
-        params.extend(sets.v4_page_of.iter().flat_map(|it| it.to_ne_bytes()));
         params.extend(rules.filter());
-        Ok(Self { image, networks: sets.networks, params })
+        if image.bytes() > MAX_BYTES {
+            return Err(TablesError::TooLarge(image.bytes() >> 20));
+        }
+        Ok(Self { image, params })
     }
 
     /// Returns the bytes of all tables.
     pub fn bytes(&self) -> u64 {
-        let networks: usize = self.networks.iter().map(Vec::len).sum();
-        (self.image.bytes() + networks + self.params.len()) as u64
+        (self.image.bytes() + self.params.len()) as u64
     }
 }
 

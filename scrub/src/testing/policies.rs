@@ -17,8 +17,9 @@ use crate::policy::{
 /// Networks are near these addresses, so that they nest.
 const BASES_V4: [u32; 4] = [0xc000_0201, 0xc612_0001, 0x0a01_0203, 0xcb00_714d];
 const BASES_V6: [u128; 3] = [0x2001_0db8 << 96 | 1, 0x2001_0db8_0001_0002 << 64 | 9, 0xfd00 << 112];
-const LENGTHS_V4: [u8; 14] = [0, 1, 7, 8, 9, 15, 16, 17, 23, 24, 25, 30, 31, 32];
-const LENGTHS_V6: [u8; 14] = [0, 1, 16, 31, 32, 47, 48, 49, 63, 64, 65, 96, 127, 128];
+const LENGTHS_V4: [u8; 16] = [0, 1, 7, 8, 9, 15, 16, 17, 21, 22, 23, 24, 25, 30, 31, 32];
+const LENGTHS_V6: [u8; 18] =
+    [0, 1, 16, 17, 23, 24, 25, 31, 32, 47, 48, 49, 63, 64, 65, 96, 127, 128];
 const MANY_RULES: usize = 200;
 
 /// Returns a valid policy: one in 16 is empty, one in 16 has all sets, one in 16 has 200 rules.

@@ -24,7 +24,7 @@ fn check_prints_an_object() {
     let mut value = object(&[]);
     let memory = value["memory_bytes"].take().as_u64().unwrap();
     let tables = value["tables_bytes"].take().as_u64().unwrap();
-    // The bits of networks alone have 4 MiB.
+    // An image has at least one segment of 4 MiB.
     assert!(tables > 4 << 20 && memory > 3 * tables);
     let expected = json!({
         "command": "scrub check", "policy": scratch.policy(), "tables_bytes": null, "memory_bytes": null,
