@@ -8,6 +8,18 @@
 #define V4_HAS_LONGER 0x8000
 #define V4_VALUE_BITS 16
 #define V4_BLOCK_LENGTH 22
+
+/*
+ * A /22 of IPv4: most have one class beside that of the whole space.
+ *
+ *	MIXED = 0 | class: 15 | reserved: 8 | has longer prefixes: 4 | has the class: 4
+ *	MIXED = 1 | number in v4_mixed
+ *
+ * Fields of 4 bits have a bit for each /24. One without `has the class` has v4_root_class.
+ */
+#define V4_MIXED (1U << 31)
+#define V4_CLASS_SHIFT 16
+#define V4_LONGER_SHIFT 4
 #define V6_VALUE_BITS 24
 #define V6_LENGTH_BITS 40
 #define V6_MAX_LENGTH 64
@@ -44,7 +56,9 @@ struct scrub_set_params {
 	__u32 v4_bitmaps[BITMAPS];
 	__u32 v6_bitmaps[BITMAPS];
 	__u32 v4_ranks;		/* for each word of the second bitmap, how many bits are set before */
-	__u32 v4_classes;	/* of each /22 whose bit is set: 16 bits for each /24, from the lowest */
+	__u32 v4_blocks;	/* a word for each /22 whose bit is set: see V4_MIXED */
+	__u32 v4_mixed;		/* of /22s with several classes: 16 bits for each /24, from the lowest: class, V4_HAS_LONGER */
+	__u32 v4_root_class;
 	__u32 v6_first;
 	__u32 v6_prefixes;
 	__u32 classes;
@@ -84,20 +98,30 @@ static __always_inline __u32 count_bits(__u64 word)
 /* Returns the class of an address in host order whose /22 differs. */
 static __always_inline __u32 v4_class(__u32 side, const struct scrub_set_params *params, __u32 address)
 {
-	__u32 block = address >> (32 - V4_BLOCK_LENGTH), class, place;
+	__u32 number = address >> (32 - V4_BLOCK_LENGTH), at = address >> 8 & 3, class, place, block;
 	struct scrub_line *line, *ranks;
 	__u64 entry, lengths, before;
 
-	line = line_at(side, params->v4_bitmaps[1] + (block >> 9));
-	ranks = line_at(side, params->v4_ranks + (block >> 10));
+	line = line_at(side, params->v4_bitmaps[1] + (number >> 9));
+	ranks = line_at(side, params->v4_ranks + (number >> 10));
 	if (!line || !ranks)
 		return 0;
-	before = line->entries[block >> 6 & (LINE_ENTRIES - 1)] & ((1ULL << (block & 63)) - 1);
-	place = ((__u32 *)ranks)[block >> 6 & 15] + count_bits(before);
-	line = line_at(side, params->v4_classes + (place >> 3));
+	before = line->entries[number >> 6 & (LINE_ENTRIES - 1)] & ((1ULL << (number & 63)) - 1);
+	place = ((__u32 *)ranks)[number >> 6 & 15] + count_bits(before);
+	line = line_at(side, params->v4_blocks + (place >> 4));
 	if (!line)
 		return 0;
-	class = line->entries[place & (LINE_ENTRIES - 1)] >> (address >> 8 & 3) * 16 & 0xffff;
+	block = ((__u32 *)line)[place & 15];
+	class = block >> at & 1 ? block >> V4_CLASS_SHIFT : params->v4_root_class;
+	if (block >> V4_LONGER_SHIFT >> at & 1)
+		class |= V4_HAS_LONGER;
+	if (block & V4_MIXED) {
+		block &= ~V4_MIXED;
+		line = line_at(side, params->v4_mixed + (block >> 3));
+		if (!line)
+			return 0;
+		class = line->entries[block & (LINE_ENTRIES - 1)] >> at * 16 & 0xffff;
+	}
 	if (!(class & V4_HAS_LONGER))
 		return class;
 	lengths = buckets_find(side, &params->v4_longer,

@@ -83,7 +83,7 @@ fn images_of_several_segments_and_of_one_follow_each_other() {
     }
     let mut compared = ComparedProgram::new();
     let mut random = Random::new(9);
-    // Without the addresses that are no sources.
+    // Excludes addresses that are invalid as sources.
     let addresses: Vec<_> =
         (0..MANY).map(|_| Ipv4Addr::from(random.number() as u32 & !(3 << 30) | 1 << 28)).collect();
     let listing = |addresses: &[Ipv4Addr]| {
@@ -102,6 +102,39 @@ fn images_of_several_segments_and_of_one_follow_each_other() {
             });
             assert_eq!(listed.0 == Verdict::Drop, at < count, "{}", addresses[at]);
         }
+    }
+}
+
+#[test]
+fn a_22_has_one_class_or_several() {
+    if !root::is_root() {
+        return;
+    }
+    let mut compared = ComparedProgram::new();
+    let set = |name: &str, networks: &str| {
+        format!("set.{name} = {{ action = 'drop', networks = [{networks}] }}\n")
+    };
+    let few = set("a", "'198.18.0.0/24', '198.18.4.0/24'")
+        + &set("b", "'198.18.1.0/24', '198.18.2.7', '198.18.5.7'")
+        + &set("c", "'198.18.1.9', '198.18.0.9'");
+    // The whole space has a class, or none.
+    let whole = few.clone() + &set("whole", "'0.0.0.0/0'");
+    for policy in [&few, &whole] {
+        compared.install(policy);
+        let causes: Vec<_> =
+            ["0.1", "0.9", "1.1", "1.9", "2.7", "2.8", "3.1", "4.1", "5.7", "5.8", "6.1"]
+                .iter()
+                .map(|it| {
+                    let source = format!("198.18.{it}");
+                    let cause =
+                        compared.decide(&FrameSpec::default().between(&source, "203.0.113.1")).1;
+                    matches!(cause, Cause::Set(_)).then(|| format!("{cause:?}"))
+                })
+                .collect();
+        let sets: Vec<_> = causes.iter().map(|it| it.as_deref().unwrap_or("none")).collect();
+        let rest = if policy == &whole { "Set(3)" } else { "none" };
+        let [a, b] = ["Set(0)", "Set(1)"];
+        assert_eq!(sets, [a, a, b, b, b, rest, rest, a, b, rest, rest]);
     }
 }
 

@@ -9,12 +9,12 @@ use libbpf_sys::bpf_map_create_opts;
 
 use crate::image::{Image, LINE_BYTES, Line, MAX_SEGMENTS, SEGMENT_LINES};
 
-/// Creates the maps of an image's segments, and copies it.
+/// Copies an image into new maps, one for each segment.
 pub(super) fn create(image: &Image) -> Result<Vec<MapHandle>> {
     image.lines().chunks(SEGMENT_LINES).map(create_segment).collect()
 }
 
-/// Creates the map of a segment, `struct segment` in bpf/image.h.
+/// Creates the map of a segment, `struct segment_map` in bpf/image.h.
 fn create_segment(lines: &[Line]) -> Result<MapHandle> {
     let options = bpf_map_create_opts {
         sz: size_of::<bpf_map_create_opts>() as libbpf_sys::size_t,
@@ -42,15 +42,15 @@ impl Images {
 
     /// Puts the first segments of a side.
     pub(super) fn put(&self, side: u32, segments: &[MapHandle]) -> Result<()> {
-        at_once(segments, |at, map| {
-            let descriptor = map.as_fd().as_raw_fd().to_ne_bytes();
+        concurrently(segments.len(), |at| {
+            let descriptor = segments[at].as_fd().as_raw_fd().to_ne_bytes();
             self.0.update(&key(side, at), &descriptor, MapFlags::ANY)
         })
     }
 
     /// Removes the first segments of a side.
     pub(super) fn remove(&self, side: u32, count: usize) -> Result<()> {
-        at_once(&vec![(); count], |at, ()| self.0.delete(&key(side, at)))
+        concurrently(count, |at| self.0.delete(&key(side, at)))
     }
 }
 
@@ -59,13 +59,19 @@ fn key(side: u32, segment: usize) -> [u8; 4] {
     (side * MAX_SEGMENTS as u32 + segment as u32).to_ne_bytes()
 }
 
-/// Calls a function for each item and its place, by a thread each.
-fn at_once<T: Sync>(items: &[T], call: impl Fn(usize, &T) -> Result<()> + Sync) -> Result<()> {
+/// Calls a function for each number below `count`: in a thread each, or in this one if no thread starts.
+fn concurrently(count: usize, call: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
     thread::scope(|scope| {
         let call = &call;
-        let places = items.iter().enumerate();
-        let threads: Vec<_> = places.map(|(at, it)| scope.spawn(move || call(at, it))).collect();
-        let results = threads.into_iter().map(|it| it.join().expect("the call does not panic"));
-        results.fold(Ok(()), Result::and)
+        let start = |at| (at, thread::Builder::new().spawn_scoped(scope, move || call(at)));
+        let threads: Vec<_> = (1..count).map(start).collect();
+        let first = if count > 0 { call(0) } else { Ok(()) };
+        threads.into_iter().fold(first, |result, (at, thread)| {
+            let of_this = match thread {
+                Ok(thread) => thread.join().expect("the call does not panic"),
+                Err(_) => call(at),
+            };
+            result.and(of_this)
+        })
     })
 }

@@ -9,7 +9,7 @@
 //!
 //! A packet reads the generation once, so one policy decides on it. A new policy is written to the other side, and the
 //! switch is one write. Then the kernel waits until no packet uses the old side (an update of a map of maps waits for an
-//! RCU grace period: kernel/bpf/syscall.c, `maybe_wait_bpf_programs`), its counters are final, and its tables go.
+//! RCU grace period: kernel/bpf/syscall.c, `maybe_wait_bpf_programs`), its counters are final, and its tables are freed.
 
 mod answer_cache;
 pub mod cost;
@@ -387,11 +387,11 @@ impl Program {
         let side = (self.generation + 1) & 1;
         self.put("scrub_params", side, &tables.params)?;
         let images = Images::of(&load::map(&self.object, "scrub_images")).map_err(failed)?;
-        let count = tables.segments.len();
-        images.put(side, &tables.segments).map_err(|error| {
-            let _ = images.remove(side, count);
-            failed(error)
-        })?;
+        let (old, count) = (self.control.get(SEGMENTS), tables.segments.len());
+        let put = images.put(side, &tables.segments);
+        put.inspect_err(|_| drop(images.remove(side, count))).map_err(failed)?;
+        // If this process is killed before the end, the next switch removes what either side may have.
+        self.control.set(SEGMENTS, old.max(count as u64));
         self.clear_counts(side);
         self.generation += 1;
         if self.forgets {
@@ -400,10 +400,10 @@ impl Program {
         // Pairs with the program's read of the generation: then it finds the parameters and empty counters.
         fence(Ordering::Release);
         self.write_control();
-        // Changes nothing, but waits for packets of the old side, which still read its tables. Then these are freed. This
-        // allocates nothing; and if it failed, the new tables would hold all the same.
+        // Changes nothing, but waits for packets of the old side, which still read its tables. Then these are freed. If this
+        // failed, the new tables would hold all the same.
         let _ = images.put(side, &tables.segments[..1]);
-        let _ = images.remove(side ^ 1, self.control.get(SEGMENTS) as usize);
+        let _ = images.remove(side ^ 1, old as usize);
         self.control.set(SEGMENTS, count as u64);
         Ok(self.counts_of(side ^ 1))
     }

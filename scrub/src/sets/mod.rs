@@ -64,10 +64,11 @@ impl SetTables {
         let (v4, v6) = (self.v4.append(image), self.v6.append(image));
         let mut lengths = [0; LENGTHS];
         lengths[..v6.lengths.len()].copy_from_slice(&v6.lengths);
-        let tables =
-            [v4.ranks, v4.classes, v6.first, v6.prefixes, classes, v6.lengths.len() as u32];
+        let of_v4 = [v4.ranks, v4.blocks, v4.mixed, v4.root.bits().into()];
+        let of_v6 = [v6.first, v6.prefixes, classes, v6.lengths.len() as u32];
         let bitmaps = v4.bitmaps.iter().chain(&v6.bitmaps);
-        let mut params: Vec<u8> = bitmaps.chain(&tables).flat_map(|it| it.to_ne_bytes()).collect();
+        let numbers = bitmaps.chain(&of_v4).chain(&of_v6);
+        let mut params: Vec<u8> = numbers.flat_map(|it| it.to_ne_bytes()).collect();
         for root in [v4.root, v6.root] {
             params.extend(self.classes.membership(root).encode(&profile_of));
         }

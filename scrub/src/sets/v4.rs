@@ -20,6 +20,10 @@ use crate::prefix::Prefix;
 const HAS_LONGER: u16 = 1 << 15;
 /// The length of prefixes of whole /24s, at most.
 const SHORT: u8 = 24;
+/// Bits of a /22, as in bpf/sets.h.
+const MIXED: u32 = 1 << 31;
+const CLASS_SHIFT: u32 = 16;
+const LONGER_SHIFT: u32 = 4;
 /// The length of networks that have a bit, and the /24s in one.
 const BLOCK_LENGTH: u8 = 22;
 const BLOCK: usize = 4;
@@ -33,8 +37,10 @@ pub struct V4Params {
     pub bitmaps: [u32; 2],
     /// The first line of the ranks: how many /22s differ before each word of their bitmap.
     pub ranks: u32,
-    /// The first line of the classes of each /22 that differs.
-    pub classes: u32,
+    /// The first line of the /22s that differ.
+    pub blocks: u32,
+    /// The first line of the classes of /22s with several ones.
+    pub mixed: u32,
     /// `struct scrub_buckets` of longer prefixes.
     pub longer: [u8; PARAMS_BYTES],
 }
@@ -102,16 +108,35 @@ impl V4Table {
     pub fn append(&self, image: &mut Image) -> V4Params {
         let bitmaps = self.bitmaps.append(image);
         let ranks = image.append(self.ranks.iter().map(|it| it.to_ne_bytes()));
-        let entry = |block: &[u16; BLOCK]| {
-            let entry = block.iter().rev().fold(0, |entry, it| entry << 16 | u64::from(*it));
-            entry.to_ne_bytes()
-        };
-        let classes = image.append(self.classes.iter().map(entry));
+        let mut all_mixed = Vec::new();
+        let blocks = self.classes.iter().map(|classes| {
+            let block = self.one_class(classes).unwrap_or_else(|| {
+                all_mixed.push(classes.iter().rev().fold(0, |all, it| all << 16 | u64::from(*it)));
+                MIXED | (all_mixed.len() - 1) as u32
+            });
+            block.to_ne_bytes()
+        });
+        let blocks = image.append(blocks);
+        let mixed = image.append(all_mixed.into_iter().map(u64::to_ne_bytes));
         let longer = self.longer.append(image);
-        V4Params { root: self.root, bitmaps, ranks, classes, longer }
+        V4Params { root: self.root, bitmaps, ranks, blocks, mixed, longer }
     }
 
-    /// Returns an address's class, by the steps of the XDP program.
+    /// Encodes a /22 whose /24s have one class beside that of 0.0.0.0/0, as bpf/sets.h describes; none if several.
+    fn one_class(&self, classes: &[u16; BLOCK]) -> Option<u32> {
+        let root = self.root.bits();
+        let plain = classes.map(|it| it & !HAS_LONGER);
+        let class = plain.into_iter().find(|it| *it != root).unwrap_or(root);
+        let mask = |has: [bool; BLOCK]| {
+            has.iter().rev().fold(0_u32, |bits, it| bits << 1 | u32::from(*it))
+        };
+        let with_class = mask(plain.map(|it| it == class));
+        let longer = mask(classes.map(|it| it & HAS_LONGER != 0));
+        let block = u32::from(class) << CLASS_SHIFT | longer << LONGER_SHIFT | with_class;
+        plain.iter().all(|it| [root, class].contains(it)).then_some(block)
+    }
+
+    /// Returns an address's class, as the XDP program finds it.
     pub fn class(&self, address: u32) -> Class {
         let network = address as usize >> 8;
         let Some(block) = self.bitmaps.place(network / BLOCK, &self.ranks) else {
