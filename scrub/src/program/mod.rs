@@ -401,10 +401,11 @@ impl Program {
         fence(Ordering::Release);
         self.write_control();
         // Changes nothing, but waits for packets of the old side, which still read its tables. Then these are freed. If this
-        // failed, the new tables would hold all the same.
-        let _ = images.put(side, &tables.segments[..1]);
-        let _ = images.remove(side ^ 1, old as usize);
-        self.control.set(SEGMENTS, count as u64);
+        // failed, they would stay until the next switch, and the new tables would hold all the same.
+        if images.put(side, &tables.segments[..1]).is_ok() {
+            let _ = images.remove(side ^ 1, old as usize);
+            self.control.set(SEGMENTS, count as u64);
+        }
         Ok(self.counts_of(side ^ 1))
     }
 

@@ -174,7 +174,7 @@ impl V6Table {
         V6Params { root, bitmaps, first, networks, prefixes, index, seed, lengths }
     }
 
-    /// Returns an address's class, by the steps of the XDP program.
+    /// Returns an address's class, as the XDP program finds it.
     pub fn class(&self, address: u128) -> Class {
         let network = (address >> 104) as usize;
         if !self.bitmaps.has(network) {
