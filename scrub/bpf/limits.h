@@ -2,9 +2,14 @@
 /*
  * Limits: for each key, the time at which its next packet conforms (GCRA, ITU-T I.371).
  *
- * Keys are in slots (slots.h). Nothing is evicted, so a flood of forged sources cannot reset the limit of another source.
- * If both lines are full, the packet counts against its source's network, in one of two rows of shared times each. Limits
- * have groups of these: a slow limit that is flooded does not charge a fast one.
+ *	key --hash--> front: [ slot | slot | slot | until ]	2 MiB, which caches hold
+ *	        |--> table: two lines (slots.h)			for keys that find no slot in the front
+ *	        `--> shared times				for those that find none in the table
+ *
+ * A slot whose time has passed is free: most keys of a flood need one for the time of a packet, so they find it in the
+ * front. The table is read only while a key of this front line may still last there. Nothing is evicted, so a flood of forged sources cannot reset the limit of another source. A packet without a slot counts against
+ * its source's network, in one of two rows of shared times each. Limits have groups of these: a slow limit that is flooded
+ * does not charge a fast one.
  */
 #ifndef SCRUB_LIMITS_H
 #define SCRUB_LIMITS_H
@@ -34,7 +39,24 @@ struct scrub_limit {
 	__u32 reserved;
 };
 
-/* Resized when loaded. */
+#define FRONT_LINES (1 << 15)	/* by the upper 15 bits of a key */
+#define FRONT_SLOTS 3
+
+struct front_line {
+	struct slot slots[FRONT_SLOTS];
+	__u64 until;		/* when the last of the line's keys that are in the table ends, or later */
+	__u64 reserved;
+} __attribute__((aligned(64)));
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, LINE_ALIGNED);
+	__uint(max_entries, FRONT_LINES);
+	__type(key, __u32);
+	__type(value, struct front_line);
+} scrub_limit_front SEC(".maps");
+
+/* The table. Resized when loaded. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, LINE_ALIGNED);
@@ -50,6 +72,12 @@ struct {
 	__type(key, __u32);
 	__type(value, struct scrub_line);
 } scrub_shared_limits SEC(".maps");
+
+/* Returns the time that a packet takes. */
+static __always_inline __u64 cost_of(const struct scrub_limit *limit, __u32 bytes)
+{
+	return (limit->by_bytes ? bytes * limit->cost >> 24 : limit->cost) ?: 1;
+}
 
 /* Returns true, and charges, if a packet of this cost conforms. */
 static __always_inline int conforms(__u64 *time, __u64 now, __u64 cost, __u64 tolerance)
@@ -69,8 +97,15 @@ static __always_inline int conforms(__u64 *time, __u64 now, __u64 cost, __u64 to
 	return 1;
 }
 
-/* Returns the slot of a key, a new one if it has none; NULL if both lines are full. */
-static __always_inline struct slot *limit_slot(__u64 key, __u32 mask, __u64 now)
+static __always_inline struct front_line *front_line(__u64 key)
+{
+	__u32 at = key >> 49;
+
+	return bpf_map_lookup_elem(&scrub_limit_front, &at);
+}
+
+/* Returns the slot of a key in the table. If there is none, inserts one if asked to; NULL if both lines are full. */
+static __always_inline struct slot *table_slot(__u64 key, __u32 mask, __u64 now, int insert)
 {
 	__u32 at[2] = { (__u32)key >> 1 & mask, (__u32)(key >> 32) & mask };
 	struct slot *free = 0;
@@ -109,10 +144,41 @@ static __always_inline struct slot *limit_slot(__u64 key, __u32 mask, __u64 now)
 		if (unused)
 			break;
 	}
+	if (!insert)
+		return 0;
 	/* Of two keys that are inserted at once, the slower one shares the slot once. Pairs with itself on other CPUs. */
 	if (free)
 		__sync_val_compare_and_swap(&free->tag, tag, key);
 	return free;
+}
+
+/* The first two are results of conforms(). */
+enum scrub_charge {
+	SCRUB_EXCEEDS,
+	SCRUB_CONFORMS,
+	SCRUB_NO_SLOT,
+};
+
+/* Charges a packet in the table. Returns enum scrub_charge. */
+static __always_inline int charge_in_table(__u64 key, __u64 now, __u64 cost, __u64 tolerance, __u32 mask, int insert)
+{
+	struct slot *slot = table_slot(key, mask, now, insert);
+	struct front_line *line = front_line(key);
+	int conforming;
+	__u64 until;
+
+	if (!slot || !line)
+		return SCRUB_NO_SLOT;
+	conforming = conforms(&slot->time, now, cost, tolerance);
+	/* If two other CPUs were faster with earlier times, the key may get another burst. */
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		until = *(volatile __u64 *)&line->until;
+		/* Pairs with itself, and with charge_key(), on other CPUs. */
+		if (until >= slot->time || __sync_val_compare_and_swap(&line->until, until, slot->time) == until)
+			break;
+	}
+	return conforming;
 }
 
 /* Charges a packet without a slot. */
@@ -149,23 +215,6 @@ static __always_inline __u64 key_of(const struct scrub_limit *limit,
 	default:
 		return slot_key(0, 0, limit->salt, secrets);
 	}
-}
-
-/* Returns true, and charges, if a packet conforms to a limit. */
-static __always_inline int limit_conforms(const struct scrub_limit *limit,
-					  const struct scrub_packet *packet, __u32 bytes, __u64 now,
-					  const __u64 *secrets, __u32 mask)
-{
-	__u64 cost = limit->by_bytes ? bytes * limit->cost >> 24 : limit->cost;
-	struct slot *slot;
-
-	if (!cost)
-		cost = 1;
-	slot = limit_slot(key_of(limit, packet, limit->by, secrets), mask, now);
-	if (slot)
-		return conforms(&slot->time, now, cost, limit->tolerance);
-	return shared_conforms(key_of(limit, packet, limit->by ?: SCRUB_BY_SOURCE_NETWORK, secrets),
-			       limit->counter, now, cost, limit->tolerance);
 }
 
 #endif

@@ -133,7 +133,7 @@ struct scrub_control {
 };
 
 /* The section of the one that all programs share; src/program/mod.rs has its name. */
-#define SCRUB_CONTROL ".data.scrub5"
+#define SCRUB_CONTROL ".data.scrub6"
 
 /* Leads a sampled frame. */
 struct scrub_sample {

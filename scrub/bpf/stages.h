@@ -112,19 +112,63 @@ __noinline __u32 scrub_v6_class(__u32 side, __u64 high, __u64 low)
 	return first->class;
 }
 
+/* Charges a packet in the table of limits: few find no slot in the front. Returns enum scrub_charge. */
+__noinline int scrub_charge_in_table(__u64 key, __u64 now, __u64 cost, __u64 tolerance, int insert)
+{
+	return charge_in_table(key, now, cost, tolerance, control.limit_mask, insert);
+}
+
+/* Charges a packet to its key's slot. Returns enum scrub_charge. */
+static __always_inline int charge_key(__u64 key, __u64 now, __u64 cost, __u64 tolerance)
+{
+	struct front_line *line = front_line(key);
+	struct slot *free = 0;
+	__u64 tag = 0;
+	int result;
+
+	if (!line)
+		return SCRUB_NO_SLOT;
+#pragma unroll
+	for (int slot = 0; slot < FRONT_SLOTS; slot++) {
+		__u64 other = *(volatile __u64 *)&line->slots[slot].tag;
+
+		if (other == key)
+			return conforms(&line->slots[slot].time, now, cost, tolerance);
+		if (*(volatile __u64 *)&line->slots[slot].time <= now) {
+			free = &line->slots[slot];
+			tag = other;
+		}
+	}
+	if (!free || *(volatile __u64 *)&line->until > now) {
+		result = scrub_charge_in_table(key, now, cost, tolerance, !free);
+		if (!free || result != SCRUB_NO_SLOT)
+			return result;
+	}
+	/* Of two keys that are inserted at once, the slower one shares the slot once. Pairs with itself on other CPUs. */
+	__sync_val_compare_and_swap(&free->tag, tag, key);
+	return conforms(&free->time, now, cost, tolerance);
+}
+
 /* Charges a packet to a limit. Returns the limit's counter if the packet exceeds it; 0 if not. */
 static __always_inline __u32 charge(struct scrub_packet *packet, __u32 side, const struct scrub_params *params,
 				    __u32 number, __u32 bytes)
 {
 	struct scrub_line *line = line_at(side, params->limits + (number >> 1));
 	struct scrub_limit *limit;
+	__u64 cost, key, now;
+	int result;
 
 	if (!line)
 		return 0;
 	limit = (void *)&line->entries[(number & 1) * 4];
-	if (limit_conforms(limit, packet, bytes, now_of(packet) * 16, control.secrets, control.limit_mask))
-		return 0;
-	return limit->counter;
+	cost = cost_of(limit, bytes);
+	now = now_of(packet) * 16;
+	result = charge_key(key_of(limit, packet, limit->by, control.secrets), now, cost, limit->tolerance);
+	if (result == SCRUB_NO_SLOT) {
+		key = key_of(limit, packet, limit->by ?: SCRUB_BY_SOURCE_NETWORK, control.secrets);
+		result = shared_conforms(key, limit->counter, now, cost, limit->tolerance);
+	}
+	return result == SCRUB_EXCEEDS ? limit->counter : 0;
 }
 
 /* Charges a packet to limits, until it exceeds one. Returns that one's counter; 0 if it exceeds none. */

@@ -48,7 +48,7 @@ pub use return_path::{Gre, MIN_MSS, NextHop, NextHopWriter, ReturnPath, fitting_
 const CONTROL_WORDS: usize = 13;
 /// The map of `struct scrub_control`. Its number is the version of all maps: their layout, flags, and the places of
 /// entries.
-const CONTROL: &str = ".data.scrub5";
+const CONTROL: &str = ".data.scrub6";
 /// The word of `learn_until`.
 const LEARN_UNTIL: usize = 10;
 /// The word of `stages`.
