@@ -13,7 +13,7 @@ static __always_inline int proof_of(struct scrub_packet *packet)
 	__u64 now = now_of(packet), key = source_key(packet, control.secrets);
 	struct slot *slot;
 
-	slot = may_be_verified(key, now) ? living_slot(&scrub_sources, key, control.limit_mask, now) : 0;
+	slot = may_last(SCRUB_ENDS_SOURCES, key, now) ? living_slot(&scrub_sources, key, control.limit_mask, now) : 0;
 	if (!slot)
 		return SCRUB_PROOF_NONE;
 	return slot->time & WEAK ? SCRUB_PROOF_WEAK : SCRUB_PROOF_STRONG;
@@ -28,7 +28,7 @@ __noinline int scrub_verify(struct scrub_packet *packet, __u64 time, int weak)
 		return 0;
 	now = now_of(packet);
 	key = source_key(packet, control.secrets);
-	extend_source_end(key, now + time);
+	extend_end(SCRUB_ENDS_SOURCES, key, now + time);
 	insert_slot(&scrub_sources, key, control.limit_mask, now, ((now + time) & ~TIME_FLAGS) | (weak ? WEAK : 0));
 	return 0;
 }
@@ -36,15 +36,16 @@ __noinline int scrub_verify(struct scrub_packet *packet, __u64 time, int weak)
 /* Looks up a packet's flow, which then stays known. Returns enum scrub_flow. */
 static __always_inline int find_flow(struct scrub_packet *packet)
 {
-	__u64 now = now_of(packet), time;
+	__u64 now = now_of(packet), key = flow_key(packet, SALT_FLOW, control.secrets), time;
 	struct slot *slot;
 
-	slot = living_slot(&scrub_flows, flow_key(packet, SALT_FLOW, control.secrets), control.flow_mask, now);
+	slot = may_last(SCRUB_ENDS_FLOWS, key, now) ? living_slot(&scrub_flows, key, control.flow_mask, now) : 0;
 	if (!slot)
 		return SCRUB_FLOW_UNKNOWN;
 	time = slot->time;
 	if (time & UNPROVEN && (time & ~TIME_FLAGS) > now + FLOW_IDLE_TIME - FLOW_PROOF_TIME)
 		return SCRUB_FLOW_UNPROVEN;
+	extend_end(SCRUB_ENDS_FLOWS, key, now + FLOW_IDLE_TIME);
 	slot->time = (now + FLOW_IDLE_TIME) & ~TIME_FLAGS;
 	return SCRUB_FLOW_KNOWN;
 }
@@ -58,12 +59,14 @@ __noinline int scrub_find_flow(struct scrub_packet *packet)
 /* Learns a packet's flow, by a SYN that passed or by another packet. */
 __noinline int scrub_learn_flow(struct scrub_packet *packet, int by_syn)
 {
-	__u64 now;
+	__u64 key, now;
 
 	if (!packet)
 		return 0;
 	now = now_of(packet);
-	insert_slot(&scrub_flows, flow_key(packet, SALT_FLOW, control.secrets), control.flow_mask, now,
+	key = flow_key(packet, SALT_FLOW, control.secrets);
+	extend_end(SCRUB_ENDS_FLOWS, key, now + FLOW_IDLE_TIME);
+	insert_slot(&scrub_flows, key, control.flow_mask, now,
 		    ((now + FLOW_IDLE_TIME) & ~TIME_FLAGS) | WEAK | (by_syn ? 0 : UNPROVEN));
 	return 0;
 }
