@@ -6,8 +6,6 @@
 #include "buckets.h"
 #include "packet.h"
 
-/* Lines of a record: struct scrub_rule, then struct scrub_rule_rest. */
-#define RECORD_LINES 2
 /* Where a payload may end, at most: the verifier follows offsets of 64 KiB. */
 #define PAYLOAD_END_MAX 0xfff0
 #define PAYLOAD_BYTES 8
@@ -16,8 +14,6 @@ enum scrub_rule_flags {
 	RULE_V4 = 1,		/* meets IPv4 */
 	RULE_V6 = 2,
 	RULE_ANY_PROTOCOL = 4,
-	RULE_HAS_NEXT = 8,	/* the next record has the same key */
-	RULE_HAS_REST = 16,	/* conditions in the second line */
 };
 
 struct scrub_range {
@@ -33,6 +29,11 @@ struct scrub_bits {
 	__u8 mask, value;
 };
 
+/* Flags beside the rule's number in `action`: the rule only passes or drops, and neither samples nor marks. */
+#define RULE_PASSES (1U << 31)
+#define RULE_DROPS (1U << 30)
+#define RULE_NUMBER (RULE_DROPS - 1)
+
 /* The first line: what decides most packets. */
 struct scrub_rule {
 	__u64 src_high, dst_high;
@@ -44,15 +45,18 @@ struct scrub_rule {
 	__u8 src_bits, dst_bits; /* of prefixes */
 	__u8 protocol;
 	__u8 flags;		/* enum scrub_rule_flags */
-	/* Flow labels, first | last << 20; the payload's offset << 40 and length << 56. */
-	__u64 flow_label;
+	__u32 next;		/* the number of the record to compare next; 0 for none */
+	__u32 rest;		/* the number of the second line; 0 for none */
 };
 
+/* The second line, in a table of its own: few records need it. */
 struct scrub_rule_rest {
 	__u64 src_low, dst_low;
 	__u64 src_sets, dst_sets; /* one of them has the address, if not 0 */
 	__u64 payload_value, payload_mask; /* the first byte is the lowest one */
-	__u64 reserved[2];
+	/* Flow labels, first | last << 20; the payload's offset << 40 and length << 56. */
+	__u64 flow_label;
+	__u64 reserved;
 };
 
 /* What a look-up derives from a packet. In a map, as the verifier has one state for all values there. */
@@ -65,6 +69,7 @@ struct rule_fields {
 /* All that a record is compared with. */
 struct rule_query {
 	__u32 side;
+	__u32 rests;		/* the first line of the table of second ones */
 	struct scrub_packet *packet;
 	struct rule_fields *fields;
 	void *start, *end;	/* of the frame */
@@ -138,18 +143,12 @@ static __noinline int payload_matches(const struct rule_query *query, __u64 plac
 	return !((*(__u64 *)at >> (8 * missing) ^ value) & mask);
 }
 
-/*
- * Returns true if a packet meets the conditions of a record's first line. A global function, which the verifier follows
- * once and not for each call.
- */
-__noinline int scrub_rule_matches(struct scrub_rule *rule, struct scrub_packet *packet,
-				  struct rule_fields *fields)
+/* Returns true if a packet meets the conditions of a record's first line. */
+static __always_inline int rule_matches(const struct scrub_rule *rule, const struct scrub_packet *packet,
+					const struct rule_fields *fields)
 {
-	__u64 ranges, bits, any_protocol;
+	__u64 any_protocol = -(__u64)(rule->flags / RULE_ANY_PROTOCOL & 1), ranges, bits;
 
-	if (!rule || !packet || !fields)
-		return 0;
-	any_protocol = -(__u64)(rule->flags / RULE_ANY_PROTOCOL & 1);
 	bits = differing_high(packet->src_high, rule->src_high, rule->src_bits) |
 	       differing_high(packet->dst_high, rule->dst_high, rule->dst_bits) |
 	       (~rule->flags & fields->version) |
@@ -167,7 +166,13 @@ __noinline int scrub_rule_matches(struct scrub_rule *rule, struct scrub_packet *
 	return !(bits | (ranges & MISMATCH));
 }
 
-/* As scrub_rule_matches(), for a record's second line without the payload. */
+/* As rule_matches(). A global function, which the verifier follows once and not for each call. */
+__noinline int scrub_rule_matches(struct scrub_rule *rule, struct scrub_packet *packet, struct rule_fields *fields)
+{
+	return rule && packet && fields && rule_matches(rule, packet, fields);
+}
+
+/* As rule_matches(), for a record's second line without the payload. */
 __noinline int scrub_rest_matches(struct scrub_rule *rule, struct scrub_rule_rest *rest,
 				  struct scrub_packet *packet, struct rule_fields *fields)
 {
@@ -175,7 +180,7 @@ __noinline int scrub_rest_matches(struct scrub_rule *rule, struct scrub_rule_res
 
 	if (!rule || !rest || !packet || !fields)
 		return 0;
-	label = rule->flow_label;
+	label = rest->flow_label;
 	bits = differing_low(packet->src_low, rest->src_low, rule->src_bits) |
 	       differing_low(packet->dst_low, rest->dst_low, rule->dst_bits);
 	ranges = wrong_sets(fields->src_sets, rest->src_sets) |
@@ -184,20 +189,17 @@ __noinline int scrub_rest_matches(struct scrub_rule *rule, struct scrub_rule_res
 	return !(bits | (ranges & MISMATCH));
 }
 
-/* Returns true if a packet meets all conditions of a record, whose first line has this number. */
-static __always_inline int rule_matches(const struct rule_query *query, struct scrub_rule *rule,
-					__u32 record)
+/* Returns true if a packet that meets the conditions of a record's first line meets the others, too. */
+static __always_inline int rest_matches(const struct rule_query *query, struct scrub_rule *rule)
 {
 	struct scrub_rule_rest *rest;
 
-	if (!scrub_rule_matches(rule, query->packet, query->fields))
-		return 0;
-	if (!(rule->flags & RULE_HAS_REST))
+	if (!rule->rest)
 		return 1;
-	rest = (void *)line_at(query->side, record + 1);
+	rest = (void *)line_at(query->side, query->rests + rule->rest);
 	if (!rest || !scrub_rest_matches(rule, rest, query->packet, query->fields))
 		return 0;
-	return !rest->payload_mask || payload_matches(query, rule->flow_label >> 40,
+	return !rest->payload_mask || payload_matches(query, rest->flow_label >> 40,
 						      rest->payload_value, rest->payload_mask);
 }
 

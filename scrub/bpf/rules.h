@@ -13,13 +13,12 @@
 #include "record.h"
 #include "sets.h"
 
-#define RULE_INDEX_BITS 24
 /* Tuples of a version of IP. */
 #define TUPLES_MAX 24
 /* Where those of IPv6 begin. */
 #define TUPLES_V6 32
-/* Records with one key. */
-#define CHAIN_MAX 8
+/* Records at one place. */
+#define CHAIN_MAX 64
 /* Candidates of the vectors that one call compares, and such calls: all 1,024. */
 #define CANDIDATES_MAX 64
 #define CANDIDATE_CALLS 16
@@ -27,7 +26,7 @@
 #define VECTOR_WORDS 16
 #define PROTOCOL_WORDS 4
 #define RULE_NONE 0xffffffff
-/* The result without a matching rule; else order << 32 | action. Its lower half is RULE_NONE. */
+/* The result without a matching rule; else order << 32 | the record's action. Its lower half is RULE_NONE. */
 #define NO_RULE (~0ULL)
 
 /* Which bits of a packet are a key; src/rules/tuple.rs. */
@@ -56,12 +55,12 @@ struct scrub_vector_field {
 };
 
 struct scrub_rule_params {
-	struct scrub_buckets index; /* from keys to records */
 	__u64 seed;
 	/* IPv4, IPv6: a bit for each protocol whose packets a record may match; other packets need no look-up. */
 	__u64 protocols[2][PROTOCOL_WORDS];
+	__u32 record_mask;	/* places of records less one */
 	__u32 reserved;
-	__u32 records;		/* first lines of tables */
+	__u32 records, rests;	/* first lines of tables */
 	__u32 filter_mask;	/* words that are used less one */
 	__u32 awkward;		/* the first awkward record */
 	__u32 tuple_count[2];	/* IPv4, IPv6 */
@@ -221,7 +220,7 @@ static __always_inline int find_candidate(const struct rule_query *query,
 
 		if (!summary)
 			return 1;
-		record = params->awkward + (word * 64 + lowest_bit(bits)) * RECORD_LINES;
+		record = params->awkward + word * 64 + lowest_bit(bits);
 		bits &= bits - 1;
 		scratch->words[word] = bits;
 		if (!bits)
@@ -229,30 +228,12 @@ static __always_inline int find_candidate(const struct rule_query *query,
 		rule = (void *)line_at(query->side, record);
 		if (!rule || rule->order >= scratch->found >> 32)
 			return 1;
-		if (rule_matches(query, rule, record)) {
+		if (scrub_rule_matches(rule, query->packet, query->fields) && rest_matches(query, rule)) {
 			scratch->found = (__u64)rule->order << 32 | rule->action;
 			return 1;
 		}
 	}
 	return 0;
-}
-
-/* Compares the records of a chain, and replaces the result by a better one. */
-static __always_inline void find_in_chain(const struct rule_query *query, struct rule_scratch *scratch,
-					  __u32 record)
-{
-	for (int at = 0; at < CHAIN_MAX; at++, record += RECORD_LINES) {
-		struct scrub_rule *rule = (void *)line_at(query->side, record);
-
-		if (!rule || rule->order >= scratch->found >> 32)
-			return;
-		if (rule_matches(query, rule, record)) {
-			scratch->found = (__u64)rule->order << 32 | rule->action;
-			return;
-		}
-		if (!(rule->flags & RULE_HAS_NEXT))
-			return;
-	}
 }
 
 static __always_inline void set_fields(struct rule_scratch *scratch, const struct scrub_packet *packet)
@@ -277,15 +258,28 @@ static __always_inline struct rule_scratch *rule_scratch_of(void)
 	return bpf_map_lookup_elem(&rule_scratch, &zero);
 }
 
-/* Compares the records of a key, and replaces the result by the first one that is better. */
-static __always_inline void find_with_key(const struct rule_query *query, const struct scrub_rule_params *params,
+/*
+ * Compares the records at the place of a hash, the lowest order first, and replaces the result by the first one that is
+ * better. A record of another key compares all its conditions, too, so it only matches what it should.
+ */
+static __always_inline void find_at_place(const struct rule_query *query, const struct scrub_rule_params *params,
 					  struct rule_scratch *scratch, __u64 hash)
 {
-	__u32 record = buckets_find(query->side, &params->index, hash >> RULE_INDEX_BITS, RULE_INDEX_BITS) &
-		       ((1 << RULE_INDEX_BITS) - 1);
+	__u32 record = (__u32)(hash >> 15) & params->record_mask;
 
-	if (record)
-		find_in_chain(query, scratch, params->records + record * RECORD_LINES);
+	for (int at = 0; at < CHAIN_MAX; at++) {
+		struct scrub_rule *rule = (void *)line_at(query->side, params->records + record);
+
+		if (!rule || rule->order >= scratch->found >> 32)
+			return;
+		if (rule_matches(rule, query->packet, query->fields) && rest_matches(query, rule)) {
+			scratch->found = (__u64)rule->order << 32 | rule->action;
+			return;
+		}
+		record = rule->next;
+		if (!record)
+			return;
+	}
 }
 
 #endif

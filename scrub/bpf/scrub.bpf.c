@@ -126,13 +126,19 @@ static __always_inline int exceeds_limits(struct decision *it, __u32 profile_num
 }
 
 /* Applies the action of the rule that matched. Returns true if it decides. */
-static __always_inline int apply_rule(struct decision *it, __u32 number, __u32 profile_number, int *verdict)
+static __always_inline int apply_rule(struct decision *it, __u32 record_action, __u32 profile_number, int *verdict)
 {
-	struct scrub_line *line = line_at(it->side, it->params->actions + (number >> 2));
+	__u32 number = record_action & RULE_NUMBER, cause;
 	struct scrub_profile *profile;
 	struct scrub_action *action;
-	__u32 cause;
+	struct scrub_line *line;
 
+	if (record_action & (RULE_PASSES | RULE_DROPS)) {
+		it->counter = it->rule = SCRUB_COUNT_RULES + number;
+		*verdict = record_action & RULE_PASSES ? XDP_PASS : XDP_DROP;
+		return 1;
+	}
+	line = line_at(it->side, it->params->actions + (number >> 2));
 	if (!line)
 		return 0;
 	action = (void *)&line->entries[(number & 3) * 2];
@@ -238,7 +244,7 @@ static __always_inline int decide_protected(struct decision *it, const struct sc
 	struct scrub_packet *packet = it->packet;
 	int verdict = XDP_PASS, first = SCRUB_FIRST_UNKNOWN;
 	struct scrub_class src;
-	__u32 rule;
+	__u32 record_action;
 
 	if (packet->fragment & SCRUB_LATER_FRAGMENT)
 		first = scrub_follow_first(packet);
@@ -253,8 +259,8 @@ static __always_inline int decide_protected(struct decision *it, const struct sc
 	if (first == SCRUB_FIRST_PASSED)
 		return decide_by_first(it, dst->profile);
 	if (has_rules_for(&it->params->rules, packet)) {
-		rule = find_rule(it->ctx, packet, it->side, src.sets, dst->sets);
-		if (rule != RULE_NONE && apply_rule(it, rule, dst->profile, &verdict))
+		record_action = find_rule(it->ctx, packet, it->side, src.sets, dst->sets);
+		if (record_action != RULE_NONE && apply_rule(it, record_action, dst->profile, &verdict))
 			return verdict;
 	}
 	return decide_by_profile(it, dst->profile);

@@ -218,13 +218,14 @@ static __always_inline __u32 amplification_class(struct xdp_md *ctx, const struc
 	return (*byte & class->mask) == class->value ? number : 0;
 }
 
-static __always_inline struct rule_query query_of(struct xdp_md *ctx, struct scrub_packet *packet,
-						  __u32 side, struct rule_scratch *scratch)
+static __always_inline struct rule_query query_of(struct xdp_md *ctx, struct scrub_packet *packet, __u32 side,
+						  const struct scrub_params *params, struct rule_scratch *scratch)
 {
 	struct rule_query query = {
 		.side = side,
 		.packet = packet,
 		.fields = &scratch->fields,
+		.rests = params->rules.rests,
 		.start = (void *)(long)ctx->data,
 		.end = (void *)(long)ctx->data_end,
 	};
@@ -232,8 +233,8 @@ static __always_inline struct rule_query query_of(struct xdp_md *ctx, struct scr
 	return query;
 }
 
-/* Compares the records that have a packet's key in a tuple, which has this hash. */
-__noinline int scrub_rules_with_key(struct xdp_md *ctx, struct scrub_packet *packet, __u32 side, __u64 hash)
+/* Compares the records at the place of a hash. */
+__noinline int scrub_rules_at_place(struct xdp_md *ctx, struct scrub_packet *packet, __u32 side, __u64 hash)
 {
 	struct scrub_params *params = params_of(side);
 	struct rule_scratch *scratch = rule_scratch_of();
@@ -241,8 +242,8 @@ __noinline int scrub_rules_with_key(struct xdp_md *ctx, struct scrub_packet *pac
 
 	if (!packet || !params || !scratch)
 		return 0;
-	query = query_of(ctx, packet, side, scratch);
-	find_with_key(&query, &params->rules, scratch, hash);
+	query = query_of(ctx, packet, side, params, scratch);
+	find_at_place(&query, &params->rules, scratch, hash);
 	return 0;
 }
 
@@ -269,7 +270,7 @@ __noinline int scrub_keyed_rule(struct xdp_md *ctx, struct scrub_packet *packet,
 			break;
 		hash = tuple_hash(&scratch->key, tuple, first + at, params->rules.seed);
 		if (may_have_key(&params->filter, &params->rules, hash))
-			scrub_rules_with_key(ctx, packet, side, hash);
+			scrub_rules_at_place(ctx, packet, side, hash);
 	}
 	return params->rules.awkward_best < scratch->found >> 32;
 }
@@ -294,11 +295,11 @@ __noinline int scrub_next_candidates(struct xdp_md *ctx, struct scrub_packet *pa
 
 	if (!packet || !params || !scratch)
 		return 1;
-	query = query_of(ctx, packet, side, scratch);
+	query = query_of(ctx, packet, side, params, scratch);
 	return find_candidate(&query, &params->rules, scratch);
 }
 
-/* Returns the number of the first rule that matches; RULE_NONE if none. */
+/* Returns the action of the first record that matches; RULE_NONE if none. */
 static __always_inline __u32 find_rule(struct xdp_md *ctx, struct scrub_packet *packet, __u32 side,
 				       __u64 src_sets, __u64 dst_sets)
 {

@@ -3,7 +3,7 @@
 //! A record may be placed in any tuple whose keys have no other bits than the record's own, so a general tuple takes
 //! records of many shapes, and a specific one spares packets comparisons. Each tuple costs every packet a look-up. So tuples
 //! are chosen one by one: first always the one that takes the most records that are not placed yet, with at most
-//! [`MAX_CHAIN`] of a key, and of equal ones the most specific, until all are placed. Then more specific ones are added: always
+//! [`MAX_OF_KEY`] of a key, and of equal ones the most specific, until all are placed. Then more specific ones are added: always
 //! the one that spares the most comparisons, while these cost more than the tuple. What packets are compared with is counted
 //! for sample packets, which have the values of records. At last each record is placed, in the order of rules, in the tuple
 //! that has the fewest sample packets with its key. Only some lengths of prefixes are tried: all if they are few, else such
@@ -13,12 +13,12 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
 use super::record::RecordConditions;
-use super::tuple::{Key, Tuple, bits_of, field, hash, masked};
+use super::tuple::{Key, Tuple, bits_of, field, first_number, hash, masked};
 
 /// Maximum of tuples of a version (bpf/rules.h).
 pub const MAX_TUPLES: usize = 24;
-/// Maximum of records with one key (bpf/rules.h).
-pub const MAX_CHAIN: u8 = 8;
+/// Maximum of records with one key.
+pub const MAX_OF_KEY: u8 = 8;
 /// Lengths of prefixes that are tried, of many records and of few.
 const LENGTHS: [usize; 2] = [8, 12];
 /// Records that are many.
@@ -79,8 +79,8 @@ impl Chains {
         self.counts.fill(0);
         let mask = tuple.mask(version);
         for (at, record) in records.filter(|(_, it)| tuple.takes(&it.own)) {
-            let count = self.of(&masked(&record.bits, &mask), 0);
-            if *count < MAX_CHAIN {
+            let count = self.of(&masked(&record.bits, &mask), first_number(version));
+            if *count < MAX_OF_KEY {
                 *count += 1;
                 placed(at);
             }
@@ -96,6 +96,7 @@ struct Samples {
 /// Numbers of sample packets with a key in one tuple.
 struct Counts {
     mask: Key,
+    version: u8,
     counts: Vec<u16>,
 }
 
@@ -113,7 +114,7 @@ impl Samples {
 
     fn count(&self, tuple: Tuple, version: u8) -> Counts {
         let counts = vec![0; (8 * self.packets.len()).next_power_of_two()];
-        let mut counts = Counts { mask: tuple.mask(version), counts };
+        let mut counts = Counts { mask: tuple.mask(version), version, counts };
         for packet in &self.packets {
             let at = counts.at(packet);
             counts.counts[at] += 1;
@@ -124,7 +125,8 @@ impl Samples {
 
 impl Counts {
     fn at(&self, bits: &Key) -> usize {
-        let hash = hash(&masked(bits, &self.mask), 0, 0x5bd1_e995_7f4a_7c15);
+        let number = first_number(self.version);
+        let hash = hash(&masked(bits, &self.mask), number, 0x5bd1_e995_7f4a_7c15);
         hash as usize & (self.counts.len() - 1)
     }
 
@@ -243,16 +245,18 @@ impl Choice {
     fn make_specific(&mut self, records: &[Keyed], samples: &Samples, version: u8) {
         let counts: Vec<_> = self.tuples.iter().map(|it| samples.count(*it, version)).collect();
         let mut chains = Chains::new(records.len());
+        let first = first_number(version);
         let mut place = |record: &Keyed| {
             let takes = self.tuples.iter().enumerate().filter(|(_, it)| it.takes(&record.own));
             let best = takes.min_by_key(|(number, tuple)| {
-                let chain = *chains.of(&masked(&record.bits, &counts[*number].mask), *number);
+                let key = masked(&record.bits, &counts[*number].mask);
+                let chain = *chains.of(&key, first + number);
                 let compared = counts[*number].of(&record.bits);
-                (chain == MAX_CHAIN, compared, chain, Reverse(tuple.bits()))
+                (chain == MAX_OF_KEY, compared, chain, Reverse(tuple.bits()))
             });
             let number = best?.0;
-            let chain = chains.of(&masked(&record.bits, &counts[number].mask), number);
-            if *chain == MAX_CHAIN {
+            let chain = chains.of(&masked(&record.bits, &counts[number].mask), first + number);
+            if *chain == MAX_OF_KEY {
                 return None;
             }
             *chain += 1;

@@ -6,8 +6,9 @@
 //! ```
 //!
 //! Records are found by tuple space search: those whose keys have the same fields are one tuple, and one look-up for all of
-//! them. Tuples come in the order of their first rules, so the look-up ends when no better one can follow. `choice` places
-//! records in tuples, and `vectors` has those that are in none.
+//! them. The key's hash is the place of its first record; others there follow by number. Tuples come in the order of their
+//! first rules, so the look-up ends when no better one can follow. `choice` places records in tuples, and `vectors` has those
+//! that are in none.
 
 mod choice;
 mod record;
@@ -16,22 +17,21 @@ mod vectors;
 
 use std::collections::BTreeMap;
 
-use crate::buckets::{self, Buckets};
 use crate::image::{Image, LINE_BYTES};
 use choice::{Choice, Keyed};
-pub use choice::{MAX_CHAIN, MAX_TUPLES};
-pub use record::{PayloadMatch, RECORD_BYTES, RecordConditions};
-use tuple::{FIRST_V6, TUPLE_BYTES, bits_of, hash, masked};
+pub use choice::{MAX_OF_KEY, MAX_TUPLES};
+use record::RecordHead;
+pub use record::{PayloadMatch, RecordConditions};
+use tuple::{FIRST_V6, TUPLE_BYTES, bits_of, first_number, hash, masked};
 pub use vectors::MAX_AWKWARD;
 use vectors::Vectors;
 
 /// Maximum of records.
 pub const MAX_RECORDS: usize = 1 << 20;
 /// Bytes of `struct scrub_rule_params`.
-pub const PARAMS_BYTES: usize = buckets::PARAMS_BYTES
-    + 8
+pub const PARAMS_BYTES: usize = 8
     + 2 * PROTOCOL_WORDS * 8
-    + 4 * 4
+    + 6 * 4
     + 2 * 4
     + 4
     + vectors::PARAMS_BYTES
@@ -41,8 +41,10 @@ pub const PARAMS_BYTES: usize = buckets::PARAMS_BYTES
 const FILTER_WORDS: usize = 1 << 15;
 /// Keys for a word of the filter, at most, if the words suffice.
 const KEYS_PER_WORD: usize = 4;
-/// Bits of a record's number in an entry of the index (bpf/rules.h).
-const INDEX_BITS: u32 = 24;
+/// Maximum of records at one place (bpf/rules.h).
+const MAX_AT_PLACE: usize = 64;
+/// Records for 100 places, at most.
+const MAX_LOAD_PERCENT: usize = 75;
 /// No order.
 const NONE: u32 = u32::MAX;
 /// Candidates of vectors that cost less than a few tuples.
@@ -55,14 +57,11 @@ const TUPLES_OF_VECTORS: usize = 14;
 pub struct Record {
     /// The rule's place in the policy: the lowest one that matches decides. Records of one rule have the same.
     pub order: u32,
-    /// The number that the look-up returns beside the order.
+    /// The number, and flags, that the look-up returns beside the order.
     pub action: u32,
     /// All of these are met.
     pub conditions: RecordConditions,
 }
-
-/// Seeds that are tried until all keys have different hashes.
-const MAX_TRIES: usize = 100;
 
 /// Rules that have no tables.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -83,9 +82,6 @@ pub enum RulesError {
         /// The order of the first one too many.
         order: u32,
     },
-    /// Keys of rules have equal hashes, whatever the seed.
-    #[error("the hashes of some rules' addresses are equal: name other networks, or use sets")]
-    EqualHashes,
 }
 
 /// Sizes of the tables.
@@ -97,8 +93,8 @@ pub struct Summary {
     pub keys: usize,
     /// Records with a key.
     pub keyed: usize,
-    /// The longest chain.
-    pub longest_chain: usize,
+    /// The most records at one place.
+    pub most_at_place: usize,
     /// Records in vectors.
     pub awkward: usize,
     /// Candidates of vectors that are compared, at most.
@@ -108,14 +104,15 @@ pub struct Summary {
 /// The tables of rules.
 #[derive(Debug)]
 pub struct RuleTables {
-    /// All records; the first one is unused, because 0 is none. Awkward ones are the last.
+    /// The first lines of all records: the first one of each place, then all others. Awkward ones are the last.
     records: Vec<[u8; LINE_BYTES]>,
-    /// From hashes of keys to the first records of chains.
-    index: Buckets<INDEX_BITS>,
+    /// Places less one.
+    record_mask: u32,
+    /// Second lines; the first one is unused, because 0 is none.
+    rests: Vec<[u8; LINE_BYTES]>,
     /// Two bits of a word for each key.
     filter: Vec<u64>,
-    /// `struct scrub_tuple` of IPv4 and IPv6.
-    tuples: [Vec<[u8; TUPLE_BYTES]>; 2],
+    tuples: Tuples,
     seed: u64,
     protocols: Protocols,
     vectors: Vectors,
@@ -155,6 +152,56 @@ fn awkward_of(placed: &[(Vec<Keyed>, Choice)]) -> Vec<usize> {
     awkward
 }
 
+/// The tuples of IPv4 and IPv6, each by its first rule, as `struct scrub_tuple`.
+type Tuples = [Vec<[u8; TUPLE_BYTES]>; 2];
+
+/// Returns the tuples, and the records of each key.
+fn chains_of(records: &[&Record], placed: &[(Vec<Keyed>, Choice); 2]) -> (Tuples, Chains) {
+    let mut chains = Chains::new();
+    let mut tuples = [Vec::new(), Vec::new()];
+    for (at, (keyed, choice)) in placed.iter().enumerate() {
+        let version = [4, 6][at];
+        // By the first rule of each.
+        let mut best = vec![NONE; choice.tuples.len()];
+        for (record, tuple) in keyed.iter().zip(&choice.tuple_of) {
+            if let Some(tuple) = tuple {
+                best[*tuple] = best[*tuple].min(records[record.index].order);
+            }
+        }
+        let mut in_order: Vec<_> = (0..best.len()).filter(|it| best[*it] != NONE).collect();
+        in_order.sort_by_key(|it| best[*it]);
+        let mut numbers = vec![0; best.len()];
+        for (number, tuple) in in_order.into_iter().enumerate() {
+            numbers[tuple] = first_number(version) + number;
+            tuples[at].push(choice.tuples[tuple].encode(version, best[tuple]));
+        }
+        for (record, tuple) in keyed.iter().zip(&choice.tuple_of) {
+            let Some(tuple) = *tuple else { continue };
+            let bits = bits_of(&records[record.index].conditions, version);
+            let key = masked(&bits, &choice.tuples[tuple].mask(version));
+            chains.entry((numbers[tuple], key)).or_default().push(record.index);
+        }
+    }
+    (tuples, chains)
+}
+
+/// Returns the records of each place, by their orders. The places are a power of two, and none has more than
+/// [`MAX_AT_PLACE`].
+fn at_places(hashes: &[(u64, usize)]) -> Vec<Vec<usize>> {
+    let mut places = (hashes.len() * 100 / MAX_LOAD_PERCENT).next_power_of_two();
+    loop {
+        let mut all = vec![Vec::new(); places];
+        for (hash, record) in hashes {
+            all[(hash >> 15) as usize & (places - 1)].push(*record);
+        }
+        all.iter_mut().for_each(|it| it.sort_unstable());
+        if all.iter().all(|it| it.len() <= MAX_AT_PLACE) {
+            return all;
+        }
+        places *= 2;
+    }
+}
+
 impl RuleTables {
     /// Builds the tables of records. Equal orders are records of one rule, which have one action.
     ///
@@ -185,9 +232,10 @@ impl RuleTables {
         }
         let conditions: Vec<_> = awkward.iter().map(|it| &records[*it].conditions).collect();
         let candidates = vectors::most_candidates(&conditions);
-        let mut tables = Self::place(&records, &placed, seed)?;
+        let mut tables = Self::place(&records, &placed, seed);
         for record in awkward.iter().map(|it| records[*it]) {
-            tables.records.extend(record.conditions.encode(record.order, record.action, false));
+            let line = tables.encode(record, 0);
+            tables.records.push(line);
         }
         tables.vectors = Vectors::of(&conditions);
         tables.awkward_best = awkward.first().map_or(NONE, |it| records[*it].order);
@@ -229,86 +277,68 @@ impl RuleTables {
         }
     }
 
-    /// Places all records that have a tuple. The seed is changed if hashes of keys are equal.
-    ///
-    /// # Errors
-    /// Some are equal with every seed that was tried.
-    fn place(
-        records: &[&Record],
-        placed: &[(Vec<Keyed>, Choice); 2],
-        mut seed: u64,
-    ) -> Result<Self, RulesError> {
-        let mut chains = Chains::new();
-        let mut tuples = [Vec::new(), Vec::new()];
-        for (at, (keyed, choice)) in placed.iter().enumerate() {
-            let version = [4, 6][at];
-            // By the first rule of each.
-            let mut best = vec![NONE; choice.tuples.len()];
-            for (record, tuple) in keyed.iter().zip(&choice.tuple_of) {
-                if let Some(tuple) = tuple {
-                    best[*tuple] = best[*tuple].min(records[record.index].order);
-                }
-            }
-            let mut in_order: Vec<_> = (0..best.len()).filter(|it| best[*it] != NONE).collect();
-            in_order.sort_by_key(|it| best[*it]);
-            let mut numbers = vec![0; best.len()];
-            for (number, tuple) in in_order.into_iter().enumerate() {
-                numbers[tuple] = number + at * FIRST_V6;
-                tuples[at].push(choice.tuples[tuple].encode(version, best[tuple]));
-            }
-            for (record, tuple) in keyed.iter().zip(&choice.tuple_of) {
-                let Some(tuple) = *tuple else { continue };
-                let bits = bits_of(&records[record.index].conditions, version);
-                let key = masked(&bits, &choice.tuples[tuple].mask(version));
-                chains.entry((numbers[tuple], key)).or_default().push(record.index);
-            }
-        }
-        let mut tries = 0..MAX_TRIES;
-        let entries = loop {
-            tries.next().ok_or(RulesError::EqualHashes)?;
-            let mut hashes: Vec<_> =
-                chains.keys().map(|(number, key)| hash(key, *number, seed)).collect();
-            let entries = hashes.clone();
-            hashes.iter_mut().for_each(|it| *it >>= INDEX_BITS);
-            hashes.sort_unstable();
-            if hashes.windows(2).all(|it| it[0] != it[1]) {
-                break entries;
-            }
-            seed = seed.wrapping_mul(5).wrapping_add(1);
-        };
-        let mut lines = vec![[0; LINE_BYTES]; 2];
-        let words = entries.len().div_ceil(KEYS_PER_WORD).next_power_of_two();
+    /// Places all records that have a tuple.
+    fn place(records: &[&Record], placed: &[(Vec<Keyed>, Choice); 2], seed: u64) -> Self {
+        let (tuples, chains) = chains_of(records, placed);
+        let words = chains.len().div_ceil(KEYS_PER_WORD).next_power_of_two();
         let mut filter = vec![0_u64; words.min(FILTER_WORDS)];
-        let mut index = Vec::with_capacity(entries.len());
-        for (hash, chain) in entries.into_iter().zip(chains.values()) {
+        let mut hashes = Vec::new();
+        for ((number, key), chain) in &chains {
+            let hash = hash(key, *number, seed);
             let word = (hash >> 32) as usize & (filter.len() - 1);
             filter[word] |= 1 << (hash >> 3 & 63) | 1 << (hash >> 9 & 63);
-            index.push((hash >> INDEX_BITS, (lines.len() / 2) as u64));
-            for (at, record) in chain.iter().map(|it| records[*it]).enumerate() {
-                let has_next = at + 1 < chain.len();
-                lines.extend(record.conditions.encode(record.order, record.action, has_next));
-            }
+            hashes.extend(chain.iter().map(|record| (hash, *record)));
         }
+        let at_places = at_places(&hashes);
         let summary = Summary {
             tuples: [0, 1].map(|it| tuples[it].len()),
             keys: chains.len(),
-            keyed: lines.len() / 2 - 1,
-            longest_chain: chains.values().map(Vec::len).max().unwrap_or(0),
+            keyed: hashes.len(),
+            most_at_place: at_places.iter().map(Vec::len).max().unwrap_or(0),
             ..Summary::default()
         };
-        let index = Buckets::build(&index, seed);
-        let vectors = Vectors::of(&[]);
-        Ok(Self {
-            records: lines,
-            index,
+        let mut tables = Self {
+            records: vec![[0; LINE_BYTES]; at_places.len()],
+            record_mask: at_places.len() as u32 - 1,
+            rests: vec![[0; LINE_BYTES]],
             filter,
             tuples,
             seed,
             protocols: protocols_of(records),
-            vectors,
+            vectors: Vectors::of(&[]),
             awkward_best: NONE,
             summary,
-        })
+        };
+        for (place, at_place) in at_places.iter().enumerate() {
+            tables.write(place, at_place.iter().map(|it| records[*it]));
+        }
+        tables
+    }
+
+    /// Writes the records of a place.
+    fn write<'a>(&mut self, place: usize, records: impl DoubleEndedIterator<Item = &'a Record>) {
+        // From the last one, as each has the number of the next.
+        let mut next = 0;
+        let mut records = records.rev().peekable();
+        while let Some(record) = records.next() {
+            let line = self.encode(record, next);
+            if records.peek().is_none() {
+                self.records[place] = line;
+            } else {
+                next = self.records.len() as u32;
+                self.records.push(line);
+            }
+        }
+    }
+
+    /// Adds a record's second line, if it needs one. Returns the first one.
+    fn encode(&mut self, record: &Record, next: u32) -> [u8; LINE_BYTES] {
+        let rest = record.conditions.encode_rest().map_or(0, |rest| {
+            self.rests.push(rest);
+            self.rests.len() as u32 - 1
+        });
+        let Record { order, action, .. } = *record;
+        record.conditions.encode(RecordHead { order, action, next, rest })
     }
 
     /// Returns the tables' sizes.
@@ -318,17 +348,17 @@ impl RuleTables {
 
     /// Appends the tables to an image. Returns `struct scrub_rule_params`.
     pub fn append(&self, image: &mut Image) -> [u8; PARAMS_BYTES] {
-        let index = self.index.append(image);
-        let records = image.append(self.records.iter().copied());
-        let awkward = records + (self.records.len() - 2 * self.summary.awkward) as u32;
+        let [records, rests] =
+            [&self.records, &self.rests].map(|table| image.append(table.iter().copied()));
+        let awkward = records + (self.records.len() - self.summary.awkward) as u32;
         let vectors = self.vectors.append(image);
         let mut params = Vec::with_capacity(PARAMS_BYTES);
-        params.extend(index);
         params.extend(self.seed.to_ne_bytes());
         let [v4, v6] = self.summary.tuples.map(|it| it as u32);
         let filter_mask = self.filter.len() as u32 - 1;
         params.extend(self.protocols.iter().flatten().flat_map(|it| it.to_ne_bytes()));
-        let tables = [0, records, filter_mask, awkward, v4, v6, self.awkward_best];
+        let tables =
+            [self.record_mask, 0, records, rests, filter_mask, awkward, v4, v6, self.awkward_best];
         for number in tables {
             params.extend(number.to_ne_bytes());
         }
@@ -370,6 +400,35 @@ mod tests {
         assert_eq!(bits(&[&udp, &esp]), [vec![17, 50], vec![50]]);
         let any = record(Some(6), None);
         assert_eq!(bits(&[&udp, &any]), [vec![17], (0..=255).collect()]);
+    }
+
+    #[test]
+    fn rules_for_ipv6_destinations_have_keys() {
+        let records: Vec<_> = (0..2 * MAX_AWKWARD as u32)
+            .map(|order| Record {
+                order,
+                action: 0,
+                conditions: RecordConditions {
+                    version: Some(6),
+                    dst: Prefix { address: 0x2001_0db8 << 96 | u128::from(order), bits: 128 },
+                    ..RecordConditions::default()
+                },
+            })
+            .collect();
+        let summary = RuleTables::build(&records, 7).unwrap().summary();
+        assert_eq!((summary.keyed, summary.awkward), (records.len(), 0));
+    }
+
+    #[test]
+    fn a_place_has_records_in_their_order_and_not_too_many() {
+        let at_place = |records: u64| {
+            let hashes = (0..records).rev().map(|it| ((it % 9) << 25, it as usize));
+            at_places(&hashes.collect::<Vec<_>>())
+        };
+        // Nine hashes that differ from bit 25 on: the tenth one of places.
+        let places = at_place(64);
+        assert_eq!((places.len(), &places[0]), (128, &(0..64).collect()));
+        assert_eq!(at_place(65).len(), 2048);
     }
 
     #[test]

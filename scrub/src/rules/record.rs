@@ -1,7 +1,7 @@
 //! Records: conditions of rules, and their form in an image.
 //!
-//! A record takes two lines. The first one decides most packets; the second one has what few rules ask for, and is read if
-//! the first one matches.
+//! A record takes a line, which decides most packets. A second one, in another table, has what few rules ask for, and is read
+//! if the first one matches.
 
 use std::ops::RangeInclusive;
 
@@ -127,31 +127,35 @@ impl RecordConditions {
     }
 }
 
-/// Bytes of a record: `struct scrub_rule` and `struct scrub_rule_rest`.
-pub const RECORD_BYTES: usize = 2 * LINE_BYTES;
-
 /// Flags of records (bpf/record.h).
 const V4: u8 = 1;
 const V6: u8 = 2;
 const ANY_PROTOCOL: u8 = 4;
-const HAS_NEXT: u8 = 8;
-const HAS_REST: u8 = 16;
+
+/// The order, action and links in the first line of a record.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RecordHead {
+    pub order: u32,
+    pub action: u32,
+    /// The number of the record to compare next; 0 for none.
+    pub next: u32,
+    /// The number of the second line; 0 for none.
+    pub rest: u32,
+}
 
 impl RecordConditions {
-    /// Encodes a record; `has_next` if the next record has the same key.
-    pub(super) fn encode(&self, order: u32, action: u32, has_next: bool) -> [[u8; LINE_BYTES]; 2] {
+    /// Returns `struct scrub_rule`.
+    pub(super) fn encode(&self, head: RecordHead) -> [u8; LINE_BYTES] {
         let flag = |set: bool, flag: u8| if set { flag } else { 0 };
         let flags = flag(self.has_version(4), V4)
             | flag(self.has_version(6), V6)
-            | flag(self.protocol.is_none(), ANY_PROTOCOL)
-            | flag(has_next, HAS_NEXT)
-            | flag(self.has_rest(), HAS_REST);
+            | flag(self.protocol.is_none(), ANY_PROTOCOL);
         let mut line = Vec::with_capacity(LINE_BYTES);
         for address in [self.src.address, self.dst.address] {
             line.extend(((address >> 64) as u64).to_ne_bytes());
         }
-        line.extend(order.to_ne_bytes());
-        line.extend(action.to_ne_bytes());
+        line.extend(head.order.to_ne_bytes());
+        line.extend(head.action.to_ne_bytes());
         for range in [&self.sport, &self.dport, &self.length, &self.vlan] {
             line.extend(range.start().to_ne_bytes());
             line.extend(range.end().to_ne_bytes());
@@ -163,6 +167,16 @@ impl RecordConditions {
             line.extend([bits.mask, bits.value & bits.mask]);
         }
         line.extend([self.src.bits, self.dst.bits, self.protocol.unwrap_or(0), flags]);
+        line.extend(head.next.to_ne_bytes());
+        line.extend(head.rest.to_ne_bytes());
+        line.try_into().expect("it fills a line")
+    }
+
+    /// Returns `struct scrub_rule_rest`; none if no condition needs it.
+    pub(super) fn encode_rest(&self) -> Option<[u8; LINE_BYTES]> {
+        if !self.has_rest() {
+            return None;
+        }
         let place = self.payload.map_or(0, |it| u64::from(it.offset) | u64::from(it.bytes) << 16);
         let last = u64::from(*self.flow_label.end().min(&MAX_FLOW_LABEL));
         let labels = match u64::from(*self.flow_label.start()) {
@@ -170,7 +184,6 @@ impl RecordConditions {
             // No label: the first one is above the last.
             _ => 1,
         };
-        line.extend((labels | place << 40).to_ne_bytes());
         let mut rest = Vec::with_capacity(LINE_BYTES);
         for address in [self.src.address, self.dst.address] {
             rest.extend((address as u64).to_ne_bytes());
@@ -179,7 +192,8 @@ impl RecordConditions {
         rest.extend(self.dst_sets.to_ne_bytes());
         rest.extend(self.payload.map_or([0; 8], |it| it.value));
         rest.extend(self.payload.map_or([0; 8], |it| it.mask));
+        rest.extend((labels | place << 40).to_ne_bytes());
         rest.resize(LINE_BYTES, 0);
-        [line, rest].map(|it| it.try_into().expect("a part fills a line"))
+        rest.try_into().ok()
     }
 }

@@ -17,6 +17,12 @@ pub(super) mod field {
 
 /// The number of the first tuple of IPv6 (bpf/rules.h).
 pub(super) const FIRST_V6: usize = 32;
+
+/// Returns the number of the first tuple of a version. The hash of a key depends on it.
+pub(super) fn first_number(version: u8) -> usize {
+    if version == 6 { FIRST_V6 } else { 0 }
+}
+
 /// Bytes of `struct scrub_tuple`.
 pub(super) const TUPLE_BYTES: usize = 48;
 

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use super::TablesError;
 use crate::packet::{fragment, protocol};
-use crate::policy::{AddressCondition, Conditions, FlagCondition, Policy, Range};
+use crate::policy::{AddressCondition, Conditions, FlagCondition, Policy, Range, Rule, RuleAction};
 use crate::prefix::Prefix;
 use crate::rules::{PayloadMatch, Record, RecordConditions};
 use crate::sets::SetBits;
@@ -12,7 +12,11 @@ use crate::sets::SetBits;
 /// Maximum of records of one rule.
 const MAX_RECORDS: usize = 4096;
 
-/// Returns the records of all rules. Their orders and actions are the rules' places.
+/// Flags beside the rule's place in an action: the rule only passes, or only drops (bpf/record.h).
+const PASSES: u32 = 1 << 31;
+const DROPS: u32 = 1 << 30;
+
+/// Returns the records of all rules. Their orders are the rules' places.
 pub(super) fn records(policy: &Policy) -> Result<Vec<Record>, TablesError> {
     let mut records = Vec::new();
     for (at, rule) in policy.rules.iter().enumerate() {
@@ -23,10 +27,21 @@ pub(super) fn records(policy: &Policy) -> Result<Vec<Record>, TablesError> {
                 count: all.len(),
             });
         }
-        let record = |conditions| Record { order: at as u32, action: at as u32, conditions };
+        let record = |conditions| Record { order: at as u32, action: action(rule, at), conditions };
         records.extend(all.into_iter().map(record));
     }
     Ok(records)
+}
+
+/// Returns the action of a rule's records.
+fn action(rule: &Rule, at: usize) -> u32 {
+    let alone = rule.sample == 0 && rule.mark.is_none();
+    let only = match rule.action {
+        RuleAction::Pass if alone => PASSES,
+        RuleAction::Drop if alone => DROPS,
+        _ => 0,
+    };
+    at as u32 | only
 }
 
 /// Alternatives, each a change of a record's conditions.
