@@ -7,9 +7,10 @@
  *	        `--> shared times				for those that find none in the table
  *
  * A slot whose time has passed is free: most keys of a flood need one for the time of a packet, so they find it in the
- * front. The table is read only while a key of this front line may still last there. Nothing is evicted, so a flood of forged sources cannot reset the limit of another source. A packet without a slot counts against
- * its source's network, in one of two rows of shared times each. Limits have groups of these: a slow limit that is flooded
- * does not charge a fast one.
+ * front. The table is read only while a key of this front line may still last there. Nothing is evicted, so a flood of
+ * forged sources cannot reset the limit of another source. A packet without a slot counts against its source's network,
+ * in one of two rows of shared times each. Limits have groups of these: a slow limit that is flooded does not charge a
+ * fast one.
  */
 #ifndef SCRUB_LIMITS_H
 #define SCRUB_LIMITS_H

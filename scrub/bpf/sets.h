@@ -5,21 +5,29 @@
 
 #include "buckets.h"
 
-#define V4_HAS_LONGER 0x8000
-#define V4_VALUE_BITS 16
 #define V4_BLOCK_LENGTH 22
 
 /*
- * A /22 of IPv4: most have one class beside that of the whole space.
+ * The kind of a /22 of IPv4: most have one class beside that of the whole space, and a list has few kinds.
  *
- *	MIXED = 0 | class: 15 | reserved: 8 | has longer prefixes: 4 | has the class: 4
- *	MIXED = 1 | number in v4_mixed
+ *	reserved: 1 | class: 15 | reserved: 8 | has longer prefixes: 4 | has the class: 4
  *
  * Fields of 4 bits have a bit for each /24. One without `has the class` has v4_root_class.
  */
-#define V4_MIXED (1U << 31)
 #define V4_CLASS_SHIFT 16
 #define V4_LONGER_SHIFT 4
+
+/* A /24 in v4_mixed: its class and this flag. */
+#define V4_HAS_LONGER 0x8000
+#define V4_MIXED_BITS 32
+
+/*
+ * What v4_longer has of a /24: a bit for each length less 24, or its only longer prefix.
+ *
+ *	ONE | class: 15 | length less 24: 4 | last byte: 8
+ */
+#define V4_LONGER_BITS 28
+#define V4_ONE (1 << 27)
 #define V6_VALUE_BITS 24
 #define V6_LENGTH_BITS 40
 #define V6_MAX_LENGTH 64
@@ -56,15 +64,18 @@ struct scrub_set_params {
 	__u32 v4_bitmaps[BITMAPS];
 	__u32 v6_bitmaps[BITMAPS];
 	__u32 v4_ranks;		/* for each word of the second bitmap, how many bits are set before */
-	__u32 v4_blocks;	/* a word for each /22 whose bit is set: see V4_MIXED */
-	__u32 v4_mixed;		/* of /22s with several classes: 16 bits for each /24, from the lowest: class, V4_HAS_LONGER */
+	__u32 v4_blocks;	/* a byte for each /22 whose bit is set: its kind; 0 for others, which are in v4_mixed */
+	__u32 v4_kinds;		/* a word for each kind */
+	__u32 v4_mixed;		/* 16 bits for each /24 of a /22, from the lowest: class, V4_HAS_LONGER */
 	__u32 v4_root_class;
 	__u32 v6_first;
 	__u32 v6_prefixes;
 	__u32 classes;
 	__u32 v6_length_count;
+	__u32 reserved;
 	struct scrub_class v4_root, v6_root; /* of all addresses that are not in the bitmaps */
-	struct scrub_buckets v4_longer;
+	struct scrub_buckets v4_mixed_index; /* from /22s to v4_mixed */
+	struct scrub_buckets v4_longer; /* from /24s to lengths or the only prefix, and from prefixes to classes */
 	struct scrub_buckets v6_networks; /* from /24s to lengths: a bit each, from 25 to 64, the last one for longer ones, too */
 	struct scrub_buckets v6_index;
 	__u64 v6_seed;
@@ -95,12 +106,12 @@ static __always_inline __u32 count_bits(__u64 word)
 	return ((word + (word >> 4)) & 0x0f0f0f0f0f0f0f0fULL) * 0x0101010101010101ULL >> 56;
 }
 
-/* Returns the class of an address in host order whose /22 differs. */
-static __always_inline __u32 v4_class(__u32 side, const struct scrub_set_params *params, __u32 address)
+/* Returns the class of a /24, and V4_HAS_LONGER. Its /22 differs. */
+static __always_inline __u32 v4_network(__u32 side, const struct scrub_set_params *params, __u32 network)
 {
-	__u32 number = address >> (32 - V4_BLOCK_LENGTH), at = address >> 8 & 3, class, place, block;
+	__u32 number = network >> 2, at = network & 3, place, kind, class;
 	struct scrub_line *line, *ranks;
-	__u64 entry, lengths, before;
+	__u64 before;
 
 	line = line_at(side, params->v4_bitmaps[1] + (number >> 9));
 	ranks = line_at(side, params->v4_ranks + (number >> 10));
@@ -108,35 +119,44 @@ static __always_inline __u32 v4_class(__u32 side, const struct scrub_set_params 
 		return 0;
 	before = line->entries[number >> 6 & (LINE_ENTRIES - 1)] & ((1ULL << (number & 63)) - 1);
 	place = ((__u32 *)ranks)[number >> 6 & 15] + count_bits(before);
-	line = line_at(side, params->v4_blocks + (place >> 4));
+	line = line_at(side, params->v4_blocks + (place >> 6));
+	kind = line ? ((__u8 *)line)[place & 63] : 0;
+	if (!kind) {
+		place = buckets_find(side, &params->v4_mixed_index, number, V4_MIXED_BITS);
+		line = line_at(side, params->v4_mixed + (place >> 3));
+		return line ? line->entries[place & (LINE_ENTRIES - 1)] >> at * 16 & 0xffff : 0;
+	}
+	line = line_at(side, params->v4_kinds + (kind >> 4));
 	if (!line)
 		return 0;
-	block = ((__u32 *)line)[place & 15];
-	class = block >> at & 1 ? block >> V4_CLASS_SHIFT : params->v4_root_class;
-	if (block >> V4_LONGER_SHIFT >> at & 1)
-		class |= V4_HAS_LONGER;
-	if (block & V4_MIXED) {
-		block &= ~V4_MIXED;
-		line = line_at(side, params->v4_mixed + (block >> 3));
-		if (!line)
-			return 0;
-		class = line->entries[block & (LINE_ENTRIES - 1)] >> at * 16 & 0xffff;
-	}
+	kind = ((__u32 *)line)[kind & 15];
+	class = kind >> at & 1 ? kind >> V4_CLASS_SHIFT : params->v4_root_class;
+	return class | (kind >> V4_LONGER_SHIFT >> at & 1) * V4_HAS_LONGER;
+}
+
+/* Returns the class of an address in host order whose /22 differs. */
+static __always_inline __u32 v4_class(__u32 side, const struct scrub_set_params *params, __u32 address)
+{
+	__u32 class = v4_network(side, params, address >> 8);
+	__u64 entry, lengths;
+
 	if (!(class & V4_HAS_LONGER))
 		return class;
-	lengths = buckets_find(side, &params->v4_longer,
-			       (__u64)(address & 0xffffff00) << 6 | 24, V4_VALUE_BITS);
+	class &= ~V4_HAS_LONGER;
+	lengths = buckets_find(side, &params->v4_longer, (__u64)(address & 0xffffff00) << 4, V4_LONGER_BITS);
+	if (lengths & V4_ONE)
+		return ((address ^ lengths) & 0xff) >> (8 - (lengths >> 8 & 15)) ? class : lengths >> 12 & 0x7fff;
 #pragma unroll
 	for (int length = 32; length > 24; length--) {
 		__u64 prefix = address & (__u32)(0xffffffffULL << (32 - length));
 
 		if (!(lengths >> (length - 24) & 1))
 			continue;
-		entry = buckets_find(side, &params->v4_longer, prefix << 6 | length, V4_VALUE_BITS);
+		entry = buckets_find(side, &params->v4_longer, prefix << 4 | (length - 24), V4_LONGER_BITS);
 		if (entry)
 			return (__u16)entry;
 	}
-	return class & ~V4_HAS_LONGER;
+	return class;
 }
 
 /* An IPv6 address in host order. */

@@ -15,8 +15,9 @@ use crate::image::Image;
 pub const PARAMS_BYTES: usize = 16;
 /// Entries of a line.
 pub const LINE_ENTRIES: usize = 8;
-/// Share of the entries in use, at most, when a table is made.
-const MAX_LOAD_PERCENT: usize = 50;
+/// Share of the entries in use, at most, when a table is made. Of a large table, few lines are in a cache: a second line for
+/// some keys costs less than twice the lines.
+const MAX_LOAD_PERCENT: usize = 75;
 
 /// A line: entries of key and value, 0 where none is.
 pub type Line = [u64; LINE_ENTRIES];
@@ -125,7 +126,7 @@ mod tests {
 
     #[test]
     fn all_entries_are_found_and_no_others() {
-        let entries: Vec<_> = (0..100_000_u64).map(|it| (it * 977 + 5, it & 0xffff)).collect();
+        let entries: Vec<_> = (0..195_000_u64).map(|it| (it * 977 + 5, it & 0xffff)).collect();
         let table = Buckets::<16>::build(&entries, 0x0123_4567_89ab_cdef);
         for &(key, value) in &entries {
             assert_eq!(table.get(key), Some(value));
@@ -134,7 +135,7 @@ mod tests {
         let used = table.lines().iter().flatten().filter(|it| **it != 0).count();
         assert_eq!(used, entries.len());
         assert!(
-            table.lines().len() * LINE_ENTRIES <= 4 * entries.len(),
+            table.lines().len() * LINE_ENTRIES < 2 * entries.len(),
             "{} lines",
             table.lines().len()
         );

@@ -138,6 +138,114 @@ fn a_22_has_one_class_or_several() {
     }
 }
 
+/// The byte of a /22 tells 255 kinds apart.
+#[test]
+fn more_kinds_of_22_than_a_byte_tells_apart() {
+    if !root::is_root() {
+        return;
+    }
+    let mut compared = ComparedProgram::new();
+    // The numbers of the sets that a /22 is in are the bits of its own.
+    let of_22 = |number: u32| Ipv4Addr::from(0x1000_0000 + (number << 10));
+    let (sets, last) = (9, 511_u32);
+    let list = |set: u32| {
+        let networks = (1..=last).filter(|it| it >> set & 1 != 0);
+        let networks = networks.map(|it| format!("'{}/23', '{0}',", of_22(it)));
+        format!(
+            "set.s{set} = {{ action = 'drop', networks = [{}] }}\n",
+            networks.collect::<String>()
+        )
+    };
+    compared.install(&(0..sets).map(list).collect::<String>());
+    for number in 0..=last + 1 {
+        for within in [0, 1, 0x1ff, 0x200, 0x3ff] {
+            let source = Ipv4Addr::from(of_22(number).to_bits() + within).to_string();
+            let (verdict, cause) =
+                compared.decide(&FrameSpec::default().between(&source, "203.0.113.1"));
+            let listed = (1..=last).contains(&number) && within < 0x200;
+            assert_eq!(verdict == Verdict::Drop, listed, "{source}: {cause:?}");
+        }
+    }
+}
+
+#[test]
+fn a_24_has_one_longer_prefix_or_several() {
+    if !root::is_root() {
+        return;
+    }
+    let mut compared = ComparedProgram::new();
+    for around in ["", "'16.0.0.0/8',", "'0.0.0.0/0',"] {
+        let mut networks = String::new();
+        for length in 25..=32 {
+            networks += &format!("'16.1.{length}.128/{length}', '16.2.{length}.128/{length}',");
+            networks += &format!("'16.2.{length}.1',");
+        }
+        compared.install(&format!(
+            "set.around = {{ action = 'drop', networks = [{around}] }}\n\
+             set.list = {{ action = 'pass', networks = [{networks}] }}\n"
+        ));
+        for length in 25..=32 {
+            let last = 128 + (1_u32 << (32 - length)) - 1;
+            for (network, byte, listed) in [
+                (1, 127, false),
+                (1, 128, true),
+                (1, last, true),
+                (1, last + 1, false),
+                (1, 1, false),
+                (2, 1, true),
+                (2, last, true),
+                (2, last + 1, false),
+            ] {
+                if byte > 255 {
+                    continue;
+                }
+                let source = format!("16.{network}.{length}.{byte}");
+                let spec = FrameSpec::default().between(&source, "203.0.113.1");
+                let expected = match (listed, around) {
+                    (true, _) => (Verdict::Pass, Cause::Set(1)),
+                    (false, "") => PASSED,
+                    (false, _) => (Verdict::Drop, Cause::Set(0)),
+                };
+                assert_eq!(compared.decide(&spec), expected, "{source}");
+            }
+        }
+    }
+}
+
+/// Some 60 places in the table of records have those of several addresses. IPv6 addresses need second lines.
+#[test]
+fn rules_for_many_addresses_share_places() {
+    if !root::is_root() {
+        return;
+    }
+    let mut compared = ComparedProgram::new();
+    let address = |rule: u32, at: u32| match rule % 2 {
+        0 => format!("203.0.{rule}.{at}"),
+        _ => format!("2001:db8::{rule:x}:{at:x}"),
+    };
+    let rule = |rule: u32| {
+        let addresses = (0..100).map(|at| format!("'{}',", address(rule, at))).collect::<String>();
+        let ports = (1..=8).map(|it| format!("'{0}000-{0}004',", it)).collect::<String>();
+        let dst = format!("dst = [{addresses}], protocol = 'udp', dport = [{ports}]");
+        format!("[[rule]]\nname = 'r{rule}'\nmatch = {{ {dst} }}\naction = 'drop'\n")
+    };
+    compared.install(&(0..20).map(rule).collect::<String>());
+    for rule in 0..20 {
+        for at in 0..101 {
+            let dst = address(rule, at);
+            let src = if rule % 2 == 0 { "198.51.100.7" } else { "2001:db8:1::7" };
+            for (port, listed) in [(1000, true), (4004, true), (8004, true), (8005, false)] {
+                let spec = FrameSpec::udp(1000, port, &[]).between(src, &dst);
+                let expected = match listed && at < 100 {
+                    true => (Verdict::Drop, Cause::Rule(rule as usize)),
+                    false => PASSED,
+                };
+                assert_eq!(compared.decide(&spec), expected, "{dst} {port}");
+            }
+        }
+    }
+}
+
 #[test]
 fn the_last_destination_has_a_version() {
     if !root::is_root() {

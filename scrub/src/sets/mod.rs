@@ -64,14 +64,15 @@ impl SetTables {
         let (v4, v6) = (self.v4.append(image), self.v6.append(image));
         let mut lengths = [0; LENGTHS];
         lengths[..v6.lengths.len()].copy_from_slice(&v6.lengths);
-        let of_v4 = [v4.ranks, v4.blocks, v4.mixed, v4.root.bits().into()];
-        let of_v6 = [v6.first, v6.prefixes, classes, v6.lengths.len() as u32];
+        let of_v4 = [v4.ranks, v4.blocks, v4.kinds, v4.mixed, v4.root.bits().into()];
+        let of_v6 = [v6.first, v6.prefixes, classes, v6.lengths.len() as u32, 0];
         let bitmaps = v4.bitmaps.iter().chain(&v6.bitmaps);
         let numbers = bitmaps.chain(&of_v4).chain(&of_v6);
         let mut params: Vec<u8> = numbers.flat_map(|it| it.to_ne_bytes()).collect();
         for root in [v4.root, v6.root] {
             params.extend(self.classes.membership(root).encode(&profile_of));
         }
+        params.extend(v4.mixed_index);
         params.extend(v4.longer);
         params.extend(v6.networks);
         params.extend(v6.index);

@@ -3,12 +3,16 @@
 //! ```text
 //!   address --> bitmaps: does its /22 differ from 0.0.0.0/0? --no--> class of 0.0.0.0/0
 //!                 | yes
-//!               its place among those that differ: a class for each of four /24s -- no longer ones --> class
+//!               its place among those that differ: a byte, the kind of /22 -- no longer prefixes --> class
+//!                 | no kind: a hash table has the classes of its /24s
 //!                 | longer ones
-//!               the lengths of the /24's longer prefixes, then the longest of these that has the address
+//!               the /24's only longer prefix, or the lengths of several, then the longest of these that has the address
 //! ```
 //!
 //! A prefix's class includes the sets of all shorter prefixes around it, so the longest one decides.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
 
 use super::bitmaps::Bitmaps;
 use super::classes::Class;
@@ -20,10 +24,18 @@ use crate::prefix::Prefix;
 const HAS_LONGER: u16 = 1 << 15;
 /// The length of prefixes of whole /24s, at most.
 const SHORT: u8 = 24;
-/// Bits of a /22, as in bpf/sets.h.
-const MIXED: u32 = 1 << 31;
+/// Fields of the kind of a /22 (bpf/sets.h).
 const CLASS_SHIFT: u32 = 16;
 const LONGER_SHIFT: u32 = 4;
+/// Kinds; a byte of 0 is none.
+const MAX_KINDS: usize = 255;
+/// Bits of a value in the index of /22s of other kinds.
+const MIXED_BITS: u32 = 32;
+/// Fields of the only longer prefix of a /24.
+const LONGER_BITS: u32 = 28;
+const ONE: u64 = 1 << 27;
+const ONE_CLASS_SHIFT: u32 = 12;
+const ONE_LENGTH_SHIFT: u32 = 8;
 /// The length of networks that have a bit, and the /24s in one.
 const BLOCK_LENGTH: u8 = 22;
 const BLOCK: usize = 4;
@@ -37,10 +49,14 @@ pub struct V4Params {
     pub bitmaps: [u32; 2],
     /// The first line of the ranks: how many /22s differ before each word of their bitmap.
     pub ranks: u32,
-    /// The first line of the /22s that differ.
+    /// The first line of the kinds of the /22s that differ.
     pub blocks: u32,
-    /// The first line of the classes of /22s with several ones.
+    /// The first line of what the kinds are.
+    pub kinds: u32,
+    /// The first line of the classes of /22s without a kind.
     pub mixed: u32,
+    /// `struct scrub_buckets` of these.
+    pub mixed_index: [u8; PARAMS_BYTES],
     /// `struct scrub_buckets` of longer prefixes.
     pub longer: [u8; PARAMS_BYTES],
 }
@@ -53,19 +69,74 @@ pub struct V4Table {
     bitmaps: Bitmaps,
     /// How many /22s differ before each word of their bitmap.
     ranks: Vec<u32>,
-    /// The class of each /24 of these, and [`HAS_LONGER`].
-    classes: Vec<[u16; BLOCK]>,
-    /// Longer prefixes: the mask of lengths of each /24 that has some, and a class for each of them.
-    longer: Buckets<16>,
+    /// The kind of each of these; 0 for those in `mixed`.
+    blocks: Vec<u8>,
+    /// The kinds by their bytes.
+    kinds: Vec<u32>,
+    /// The classes of each /24 of others, from the lowest, with [`HAS_LONGER`].
+    mixed: Vec<u64>,
+    /// From numbers of /22s to places in `mixed`.
+    mixed_index: Buckets<MIXED_BITS>,
+    /// For each /24 that has longer prefixes: the only one, or the mask of their lengths, and a class for each of them.
+    longer: Buckets<LONGER_BITS>,
 }
 
-/// The key of a prefix longer than 24 bits, or with length 24 that of the mask of lengths.
+/// The key of a prefix longer than 24 bits, or with length 24 that of what a /24 has.
 fn key(address: u32, length: u8) -> u64 {
-    u64::from(address) << 6 | u64::from(length)
+    u64::from(address) << 4 | u64::from(length - SHORT)
 }
 
 fn masked(address: u32, length: u8) -> u32 {
     address & (u32::MAX << (32 - u32::from(length)))
+}
+
+/// A prefix longer than 24 bits.
+struct Longer {
+    address: u32,
+    length: u8,
+    class: u16,
+}
+
+/// Returns the keys and values of longer prefixes, those of a /24 after each other.
+fn entries(longer: &[Longer]) -> Vec<(u64, u64)> {
+    let mut entries = Vec::with_capacity(longer.len());
+    for all in longer.chunk_by(|a, b| masked(a.address, SHORT) == masked(b.address, SHORT)) {
+        let network = key(masked(all[0].address, SHORT), SHORT);
+        if let [Longer { address, length, class }] = all {
+            let length = u64::from(length - SHORT) << ONE_LENGTH_SHIFT;
+            let class = u64::from(*class) << ONE_CLASS_SHIFT;
+            entries.push((network, ONE | class | length | u64::from(address & 0xff)));
+            continue;
+        }
+        let lengths = all.iter().fold(0, |bits, it| bits | 1 << (it.length - SHORT));
+        entries.push((network, lengths));
+        entries.extend(all.iter().map(|it| (key(it.address, it.length), it.class.into())));
+    }
+    entries
+}
+
+/// Returns the kind of a /22 whose /24s have one class beside that of the whole space; none if several.
+fn kind(classes: &[u16; BLOCK], root: Class) -> Option<u32> {
+    let root = root.bits();
+    let plain = classes.map(|it| it & !HAS_LONGER);
+    let class = plain.into_iter().find(|it| *it != root).unwrap_or(root);
+    let bits = |has: [bool; BLOCK]| has.iter().rev().fold(0, |bits, it| bits << 1 | u32::from(*it));
+    let with_class = bits(plain.map(|it| it == class));
+    let longer = bits(classes.map(|it| it & HAS_LONGER != 0));
+    let kind = u32::from(class) << CLASS_SHIFT | longer << LONGER_SHIFT | with_class;
+    plain.iter().all(|it| [root, class].contains(it)).then_some(kind)
+}
+
+/// Returns the most frequent kinds, after 0 for none.
+fn kinds(all: impl Iterator<Item = u32>) -> Vec<u32> {
+    let mut counts = HashMap::new();
+    for kind in all {
+        *counts.entry(kind).or_insert(0_u32) += 1;
+    }
+    let mut kinds: Vec<_> = counts.into_iter().collect();
+    kinds.sort_unstable_by_key(|&(kind, count)| (Reverse(count), kind));
+    kinds.truncate(MAX_KINDS);
+    std::iter::once(0).chain(kinds.into_iter().map(|(kind, _)| kind)).collect()
 }
 
 impl V4Table {
@@ -75,8 +146,6 @@ impl V4Table {
         let root = whole.map_or(Class::NONE, |(_, class)| *class);
         let mut networks = vec![root.bits(); 1 << SHORT];
         let mut longer = Vec::new();
-        // The last /24 with longer prefixes, and the mask of their lengths.
-        let mut last = (0, 0);
         for (Prefix { address, bits }, class) in prefixes {
             let (address, class) = ((address >> 96) as u32, class.bits());
             let first = address as usize >> 8;
@@ -85,71 +154,79 @@ impl V4Table {
                 continue;
             }
             networks[first] |= HAS_LONGER;
-            longer.push((key(address, *bits), class.into()));
-            let network = masked(address, SHORT);
-            if last.1 != 0 && last.0 != network {
-                longer.push((key(last.0, SHORT), last.1));
-                last.1 = 0;
-            }
-            last = (network, last.1 | 1 << (bits - SHORT));
-        }
-        if last.1 != 0 {
-            longer.push((key(last.0, SHORT), last.1));
+            longer.push(Longer { address, length: *bits, class });
         }
         let (blocks, _) = networks.as_chunks::<BLOCK>();
         let differ = blocks.iter().enumerate().filter(|(_, it)| **it != [root.bits(); BLOCK]);
         let bitmaps = Bitmaps::of(BLOCK_LENGTH, differ.clone().map(|(at, _)| at));
-        let classes = differ.map(|(_, it)| *it).collect();
-        let (ranks, longer) = (bitmaps.ranks(), Buckets::build(&longer, seed));
-        Self { root, bitmaps, ranks, classes, longer }
+        let ranks = bitmaps.ranks();
+        let kinds = kinds(differ.clone().filter_map(|(_, classes)| kind(classes, root)));
+        let bytes: HashMap<_, _> = kinds.iter().zip(0..=u8::MAX).skip(1).collect();
+        // The first word is unused, because an entry of the index is not 0.
+        let (mut mixed, mut mixed_index) = (vec![0], Vec::new());
+        let blocks = differ.map(|(number, classes)| {
+            let byte = kind(classes, root).and_then(|it| bytes.get(&it).copied());
+            byte.unwrap_or_else(|| {
+                mixed_index.push((number as u64, mixed.len() as u64));
+                mixed.push(classes.iter().rev().fold(0, |all, it| all << 16 | u64::from(*it)));
+                0
+            })
+        });
+        let blocks = blocks.collect();
+        let mixed_index = Buckets::build(&mixed_index, seed);
+        let longer = Buckets::build(&entries(&longer), seed);
+        Self { root, bitmaps, ranks, blocks, kinds, mixed, mixed_index, longer }
     }
 
     /// Appends all tables to an image.
     pub fn append(&self, image: &mut Image) -> V4Params {
-        let bitmaps = self.bitmaps.append(image);
-        let ranks = image.append(self.ranks.iter().map(|it| it.to_ne_bytes()));
-        let mut all_mixed = Vec::new();
-        let blocks = self.classes.iter().map(|classes| {
-            let block = self.one_class(classes).unwrap_or_else(|| {
-                all_mixed.push(classes.iter().rev().fold(0, |all, it| all << 16 | u64::from(*it)));
-                MIXED | (all_mixed.len() - 1) as u32
-            });
-            block.to_ne_bytes()
-        });
-        let blocks = image.append(blocks);
-        let mixed = image.append(all_mixed.into_iter().map(u64::to_ne_bytes));
-        let longer = self.longer.append(image);
-        V4Params { root: self.root, bitmaps, ranks, blocks, mixed, longer }
+        V4Params {
+            root: self.root,
+            bitmaps: self.bitmaps.append(image),
+            ranks: image.append(self.ranks.iter().map(|it| it.to_ne_bytes())),
+            blocks: image.append(self.blocks.iter().map(|it| [*it])),
+            kinds: image.append(self.kinds.iter().map(|it| it.to_ne_bytes())),
+            mixed: image.append(self.mixed.iter().map(|it| it.to_ne_bytes())),
+            mixed_index: self.mixed_index.append(image),
+            longer: self.longer.append(image),
+        }
     }
 
-    /// Encodes a /22 whose /24s have one class beside that of 0.0.0.0/0, as bpf/sets.h describes; none if several.
-    fn one_class(&self, classes: &[u16; BLOCK]) -> Option<u32> {
-        let root = self.root.bits();
-        let plain = classes.map(|it| it & !HAS_LONGER);
-        let class = plain.into_iter().find(|it| *it != root).unwrap_or(root);
-        let mask = |has: [bool; BLOCK]| {
-            has.iter().rev().fold(0_u32, |bits, it| bits << 1 | u32::from(*it))
-        };
-        let with_class = mask(plain.map(|it| it == class));
-        let longer = mask(classes.map(|it| it & HAS_LONGER != 0));
-        let block = u32::from(class) << CLASS_SHIFT | longer << LONGER_SHIFT | with_class;
-        plain.iter().all(|it| [root, class].contains(it)).then_some(block)
+    /// Returns the class of a /24 whose /22 has this place, and [`HAS_LONGER`].
+    fn network(&self, network: usize, place: usize) -> u16 {
+        let at = network % BLOCK;
+        let kind = self.kinds[usize::from(self.blocks[place])];
+        if kind == 0 {
+            let place = self.mixed_index.get((network / BLOCK) as u64).unwrap_or(0);
+            return (self.mixed[place as usize] >> (16 * at)) as u16;
+        }
+        let class = (kind >> CLASS_SHIFT) as u16;
+        let class = if kind >> at & 1 != 0 { class } else { self.root.bits() };
+        let has_longer = kind >> LONGER_SHIFT >> at & 1 != 0;
+        if has_longer { class | HAS_LONGER } else { class }
     }
 
     /// Returns an address's class, as the XDP program finds it.
     pub fn class(&self, address: u32) -> Class {
         let network = address as usize >> 8;
-        let Some(block) = self.bitmaps.place(network / BLOCK, &self.ranks) else {
+        let Some(place) = self.bitmaps.place(network / BLOCK, &self.ranks) else {
             return self.root;
         };
-        let short = self.classes[block][network % BLOCK];
+        let short = self.network(network, place);
         if short & HAS_LONGER == 0 {
             return Class::from_bits(short);
         }
-        let mask = self.longer.get(key(masked(address, SHORT), SHORT)).unwrap_or(0);
-        let lengths = (SHORT + 1..=32).rev().filter(|it| mask & 1 << (it - SHORT) != 0);
+        let plain = Class::from_bits(short & !HAS_LONGER);
+        let longer = self.longer.get(key(masked(address, SHORT), SHORT)).unwrap_or(0);
+        if longer & ONE != 0 {
+            let length = SHORT + (longer >> ONE_LENGTH_SHIFT & 15) as u8;
+            let differs = masked(address ^ longer as u32, length) & 0xff != 0;
+            let class = Class::from_bits((longer >> ONE_CLASS_SHIFT) as u16 & !HAS_LONGER);
+            return if differs { plain } else { class };
+        }
+        let lengths = (SHORT + 1..=32).rev().filter(|it| longer & 1 << (it - SHORT) != 0);
         let found = lengths.filter_map(|it| self.longer.get(key(masked(address, it), it))).next();
-        Class::from_bits(found.map_or(short & !HAS_LONGER, |it| it as u16))
+        found.map_or(plain, |it| Class::from_bits(it as u16))
     }
 }
 
@@ -206,6 +283,13 @@ mod tests {
     }
 
     #[test]
+    fn the_first_22_may_have_several_classes() {
+        let table = table(&[("0.0.0.0/24", 1), ("0.0.1.0/24", 2), ("0.0.1.7/32", 4)]);
+        let found = ["0.0.0.1", "0.0.1.1", "0.0.1.7", "0.0.2.1"].map(|it| sets(&table, it));
+        assert_eq!(found, [1, 2, 6, 0]);
+    }
+
+    #[test]
     fn the_whole_space_and_nothing() {
         let all = table(&[
             ("0.0.0.0/0", 1),
@@ -217,8 +301,9 @@ mod tests {
             ["0.0.0.0", "198.18.0.1", "255.255.255.255"].map(|it| sets(&all, it)),
             [1, 1, 3]
         );
+        assert_eq!(sets(&all, "255.255.255.254"), 1);
         assert_eq!(["192.0.2.7", "198.18.8.1"].map(|it| sets(&all, it)), [5, 1]);
-        assert_eq!(all.0.classes.len(), 2, "only what differs from 0.0.0.0/0");
+        assert_eq!(all.0.blocks.len(), 2, "only what differs from 0.0.0.0/0");
         assert_eq!(sets(&table(&[]), "198.18.0.1"), 0);
     }
 }
