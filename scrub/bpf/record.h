@@ -199,8 +199,9 @@ static __always_inline int rest_matches(const struct rule_query *query, struct s
 	rest = (void *)line_at(query->side, query->rests + rule->rest);
 	if (!rest || !scrub_rest_matches(rule, rest, query->packet, query->fields))
 		return 0;
-	return !rest->payload_mask || payload_matches(query, rest->flow_label >> 40,
-						      rest->payload_value, rest->payload_mask);
+	/* The length tells if there is a payload: one whose mask is 0 still has to have its bytes. */
+	return !(rest->flow_label >> 56) || payload_matches(query, rest->flow_label >> 40,
+							    rest->payload_value, rest->payload_mask);
 }
 
 #endif
